@@ -1,0 +1,31 @@
+"""Every number of Sandlot once, with its unit and its reason. Nothing here is computed and nothing imports from above.
+
+The numbers of the wire are also in `wire/limits.json`; a test holds the two (and the daemon's) against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- wire (wire/contract.md) -------------------------------------------------------------------------------------
+WIRE_VERSION: Final = 1
+MAX_FRAME_BYTES: Final = 2_097_152  # a script and an environment at their limits, with room for the rest
+MAX_HELLO_BYTES: Final = 4_096  # before a peer has said who it is
+MAX_DEPTH: Final = 4
+MAX_CHUNK_BYTES: Final = 262_144
+INLINE_BYTES: Final = 262_144  # output carried by the exit frame itself: one frame for a short command
+WINDOW_BYTES: Final = 1_048_576  # unacknowledged bytes of one stream, the most that either side ever buffers for it
+MAX_SCRIPT_BYTES: Final = 1_048_576
+MAX_ARGV_BYTES: Final = 1_048_576
+MAX_ENV_BYTES: Final = 262_144
+MAX_PATH_BYTES: Final = 4_096  # PATH_MAX
+MAX_KEY_CHARS: Final = 64
+MAX_MESSAGE_CHARS: Final = 1_024
+MAX_CALLS: Final = 4_096  # live calls on one connection
+MAX_COMMANDS: Final = 1_024  # live commands in one sandbox
+MAX_RESULTS: Final = 1_024  # finished commands whose results wait to be fetched
+MAX_RESULT_BYTES: Final = 268_435_456
+DEFAULT_CAP_BYTES: Final = 16_777_216  # output kept of one stream of one command
+MAX_CAP_BYTES: Final = 268_435_456
+KEEPALIVE_MS: Final = 10_000
+LINK_DEAD_MS: Final = 60_000
