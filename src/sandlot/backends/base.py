@@ -1,6 +1,7 @@
 """The seam between deciding that a sandbox shall exist and making one exist.
 
-A backend knows how to make, find and remove sandboxes of one kind. It never retries, paces or decides readiness: the provider does.
+A backend knows how to make, find and remove sandboxes of one kind. It never retries, paces or decides readiness:
+the provider does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+# Each target does all of its own setting up and may be called again at any time: what is up to date is not done again.
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+DAEMON := src/sandlot/_bin/sandlotd
+PYTEST_ARGS ?=
+DEMO_OUT ?= demo-out
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup system daemon demo test test-rust test-python lint bench lock clean
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: system $(STAMPS)/install daemon ## everything a fresh machine needs: system packages, .venv, the daemon
+
+system:
+	@PYTHON="$(PYTHON)" scripts/system-packages.sh
+
+# Built from the lock alone: no package comes in that is not pinned by hash.
+$(STAMPS)/packages: requirements/dev.lock | system
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "setup: $(PYTHON) is older than 3.11; say which to use: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "setup: packages into $(VENV)" >&2
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.lock
+	@mkdir -p $(STAMPS) && touch $@
+
+# Cargo knows what is up to date; the copy is by rename, so a running daemon is never written to.
+daemon: | system
+	@command -v cargo >/dev/null 2>&1 || \
+	  { echo "setup: no cargo on PATH: install a stable Rust tool chain (1.85 or newer) and run again" >&2; exit 1; }
+	@cd daemon && cargo build -q --release --locked
+	@mkdir -p $(dir $(DAEMON))
+	@cmp -s daemon/target/release/sandlotd $(DAEMON) || \
+	  { install -m 0755 daemon/target/release/sandlotd $(DAEMON).new && mv $(DAEMON).new $(DAEMON); }
+
+$(STAMPS)/install: $(STAMPS)/packages pyproject.toml hatch_build.py | daemon
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+demo: setup ## the main job: rollouts on real tasks, and their result
+	@$(BIN)/sandlot run examples/tasks.jsonl --agent gold --per-task 4 --out $(DEMO_OUT)
+
+test: lint test-rust test-python ## every check and every test
+
+test-rust: setup
+	@cd daemon && cargo test -q --locked
+
+test-python: setup
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: setup ## formatting, types, layers, clippy
+	@$(BIN)/ruff check -q src tests requirements hatch_build.py
+	@$(BIN)/ruff format -q --check src tests requirements hatch_build.py
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache >$(STAMPS)/layers.log || { cat $(STAMPS)/layers.log; exit 1; }
+	@cd daemon && cargo fmt --check && cargo clippy -q --locked --all-targets -- -D warnings
+	@echo "lint: clean"
+
+bench: setup ## the four measurements of this machine, each beside its floor
+	@for one in noop create density reset; do $(BIN)/sandlot bench $$one; done
+
+lock: $(STAMPS)/packages ## pin the development environment anew (make lock ARGS=-U to move versions)
+	@$(BIN)/python -m pip install -q pip-tools
+	@$(BIN)/python requirements/compile.py $(ARGS)
+
+clean: ## remove what the targets made
+	@rm -rf $(VENV) daemon/target src/sandlot/_bin dist build $(DEMO_OUT)
