@@ -24,6 +24,7 @@
     │   ├── DeadlineExceeded       no answer from the other side within the client's own bound
     │   └── DaemonFault            the daemon reported an internal error
     ├── Closed                     used after it was closed by this client
+    ├── WriteFailed                also an OSError: a file of results or events on the client's machine (disk full, ...)
     └── CleanupFailed              something could not be deleted; .left names it
 
 `retriable` says whether the same call may succeed on a fresh sandbox without anybody changing anything. Nothing in
@@ -33,6 +34,7 @@ this tree is ever turned into an exit code, into text of standard output, or int
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -271,6 +273,28 @@ class Closed(SandlotError):
     """The object was closed by this client before the call."""
 
     kind = "closed"
+
+
+class WriteFailed(SandlotError, OSError):
+    """Results or events could not be written to the client's own disk. Everything written before is whole."""
+
+    kind = "write_failed"
+
+    @classmethod
+    def from_os(cls, error: OSError, path: str | os.PathLike[str]) -> WriteFailed:
+        """The same failure as ours: `errno`, `strerror` and `filename` as the system gave them."""
+        failed = cls(f"cannot write {os.fspath(path)}: {error.strerror or error}", hint=_WRITE_HINTS.get(error.errno or 0, ""))
+        failed.errno, failed.strerror, failed.filename = error.errno, error.strerror, os.fspath(path)
+        return failed
+
+
+_WRITE_HINTS = {
+    errno.ENOSPC: "make room on that disk and run again: what is there stays",
+    errno.EDQUOT: "raise the quota or make room and run again: what is there stays",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder on a writable file system",
+    errno.ENOENT: "make the folder first",
+}
 
 
 class CleanupFailed(SandlotError):
