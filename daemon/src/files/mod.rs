@@ -1,0 +1,1 @@
+//! Files below a root directory: synchronous functions that never resolve a path outside of it.

@@ -1,0 +1,24 @@
+//! `sandlotd`: PID 1 of a sandbox (`init`), and the maker of sandboxes on one machine (`host`).
+//!
+//! From the bytes up: [`frame`] and [`message`] know the wire, [`connection`] one socket, [`reactor`] readiness and
+//! deadlines. [`serve`] is the main loop of a sandbox; it hands each request to one file of [`verbs`]. [`files`] and
+//! [`cgroup`] are the kernel-facing parts that the verbs use. [`init`] boots a sandbox and resets it; [`host`] makes
+//! and destroys sandboxes. Nothing below `serve` knows the roles.
+
+pub mod cgroup;
+pub mod connection;
+pub mod error;
+pub mod files;
+pub mod frame;
+pub mod host;
+pub mod init;
+pub mod limits;
+pub mod message;
+pub mod reactor;
+pub mod sandbox;
+pub mod serve;
+pub mod source;
+pub mod verbs;
+
+/// Protocol name and version of this binary, as told in `hello.daemon`.
+pub const NAME: &str = concat!("sandlotd ", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,23 @@
+//! Arguments to role. Everything else is in the library.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let role = arguments.next().unwrap_or_default();
+    let rest: Vec<OsString> = arguments.collect();
+    match role.to_str() {
+        Some("init") => sandlotd::init::run(&rest),
+        Some("host") => sandlotd::host::run(&rest),
+        Some("warden") => sandlotd::host::run_warden(&rest),
+        Some("version") => {
+            println!("{}", sandlotd::NAME);
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("usage: sandlotd init|host|warden|version");
+            ExitCode::from(2)
+        }
+    }
+}
