@@ -291,6 +291,7 @@ class WriteFailed(SandlotError, OSError):
 _WRITE_HINTS = {
     errno.ENOSPC: "make room on that disk and run again: what is there stays",
     errno.EDQUOT: "raise the quota or make room and run again: what is there stays",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f) and run again: what is there stays",
     errno.EACCES: "choose a folder that you may write to",
     errno.EROFS: "choose a folder on a writable file system",
     errno.ENOENT: "make the folder first",

@@ -113,6 +113,7 @@ class EventLog:
     _seq: int = 0
     _events: deque[Event] = field(default_factory=deque)
     _unwritten: list[Event] = field(default_factory=list)
+    _write_at: int = FLUSH_EVENTS
     _lost: int = 0
     _writer: EventWriter | None = None
 
@@ -130,7 +131,7 @@ class EventLog:
         self._events.append(event)
         if self._writer is not None:
             self._unwritten.append(event)
-            if len(self._unwritten) % FLUSH_EVENTS == 0:
+            if len(self._unwritten) >= self._write_at:
                 self._try_write(self._writer)
         return event
 
@@ -168,7 +169,7 @@ class EventLog:
 
     @property
     def lost(self) -> int:
-        """How many events will never be in the file, because more than `keep` had to wait."""
+        """How many events will never be in the file, because too many had to wait: at most twice `keep` do."""
         return self._lost
 
     def close(self) -> None:
@@ -193,8 +194,10 @@ class EventLog:
             if surplus > 0:
                 self._lost += surplus
                 del self._unwritten[:surplus]
+            self._write_at = max(FLUSH_EVENTS, 2 * len(self._unwritten))  # trying costs as much as what waits
         else:
             self.failure = None
+            self._write_at = FLUSH_EVENTS
             self._unwritten.clear()
 
 
