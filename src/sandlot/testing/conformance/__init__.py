@@ -1,0 +1,34 @@
+"""The behaviour that every backend owes its users, as a test suite that runs against any of them.
+
+A backend's own test module imports the checks (`from sandlot.testing.conformance.output import *`, one line a module) and gives
+two fixtures, after which `pytest` runs them as if they stood there:
+
+`make_box`
+    an async factory `await make_box(image="busybox", **spec)`: a usable sandbox, released when the test ends. `image` is one of
+    `IMAGES`; `spec` are fields of `sandlot.Spec`.
+`provider`
+    the `sandlot.Provider` that makes them.
+
+Nothing here knows a backend, and nothing here measures time: waits have generous bounds and are only there to fail instead of hang.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from sandlot.sandbox import Sandbox
+
+IMAGES: Final = {
+    "debian": "Debian with python3, git, procps and sudo; ENV PATH begins with /opt/x/bin and FROM_IMAGE=yes",
+    "busybox": "busybox and nothing else, PATH=/bin; /etc/passwd has root and nobody (65534, in group wheel 10)",
+    "static": "one static binary /only/tool, no shell, no libc, no /etc: tool exit N | echo ARGS | cat | pwd | sleep N",
+    "nonroot": "busybox with USER 1000, which has no entry in /etc/passwd, and nothing writable",
+    "workdir": "busybox with a WORKDIR that does not exist and has spaces: '/app/not there yet/deep'",
+    "entrypoint": "busybox with WORKDIR /app, ENTRYPOINT [/bin/false entry] and CMD [never]",
+}
+
+
+class MakeBox(Protocol):
+    """Makes one usable sandbox from one of `IMAGES`; keyword arguments are fields of `sandlot.Spec`."""
+
+    async def __call__(self, image: str = "busybox", **spec: object) -> Sandbox: ...
