@@ -1,7 +1,7 @@
 """The behaviour that every backend owes its users, as a test suite that runs against any of them.
 
-A backend's own test module imports the checks (`from sandlot.testing.conformance.output import *`, one line a module) and gives
-two fixtures, after which `pytest` runs them as if they stood there:
+A backend's own test module imports the checks (`from sandlot.testing.conformance.output import *`, one line a module) and
+gives two fixtures, after which `pytest` runs them as if they stood there:
 
 `make_box`
     an async factory `await make_box(image="busybox", **spec)`: a usable sandbox, released when the test ends. `image` is one of
@@ -14,6 +14,8 @@ Nothing here knows a backend, and nothing here measures time: waits have generou
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from sandlot.sandbox import Sandbox
@@ -32,3 +34,16 @@ class MakeBox(Protocol):
     """Makes one usable sandbox from one of `IMAGES`; keyword arguments are fields of `sandlot.Spec`."""
 
     async def __call__(self, image: str = "busybox", **spec: object) -> Sandbox: ...
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 60) -> None:
+    """Wait for something that happens inside a sandbox, asking again and again; TimeoutError after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - the event is in another kernel namespace, there is none to wait for
+            await asyncio.sleep(0.03)
+
+
+async def count(box: Sandbox, pattern: str) -> int:
+    """How many processes with `pattern` (which must not match itself, so write `[s]leep`) in their arguments run inside."""
+    found = await box.exec(f"ps -o args | grep -c '{pattern}' || true")
+    return int(found.stdout)

@@ -8,9 +8,9 @@ import signal
 import pytest
 
 from sandlot import errors
-from sandlot.testing.conformance import MakeBox
+from sandlot.testing.conformance import MakeBox, count, until
 
-COUNT_SLEEPS = "ps -o args | grep -c '[s]leep 98765' || true"
+SLEEPS = "[s]leep 98765"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 77, 124, 126, 127, 128, 137, 254, 255])
@@ -56,7 +56,7 @@ async def test_time_limit_returns_soon_and_kills_the_whole_tree(make_box: MakeBo
         result = await box.exec(script, timeout=1)
     assert result.timed_out
     assert result.exit_code == 128 + signal.SIGKILL
-    assert (await box.exec(COUNT_SLEEPS)).stdout == "0\n"
+    assert await count(box, SLEEPS) == 0
 
 
 async def test_busy_forking_children_die_with_the_time_limit(make_box: MakeBox) -> None:
@@ -65,7 +65,7 @@ async def test_busy_forking_children_die_with_the_time_limit(make_box: MakeBox) 
     script = "loop() { while :; do (sleep 98765 &) ; sleep 0.01; done; }; loop & loop & (loop &) ; sleep 98765"
     result = await box.exec(script, timeout=1)
     assert result.timed_out
-    assert (await box.exec(COUNT_SLEEPS)).stdout == "0\n"
+    assert await count(box, SLEEPS) == 0
 
 
 async def test_orphan_with_the_pipe_does_not_outlast_the_time_limit(make_box: MakeBox) -> None:
@@ -74,7 +74,7 @@ async def test_orphan_with_the_pipe_does_not_outlast_the_time_limit(make_box: Ma
     async with asyncio.timeout(30):
         result = await box.exec("sleep 98765 & sleep 98765", timeout=1)
     assert result.timed_out
-    assert (await box.exec(COUNT_SLEEPS)).stdout == "0\n"
+    assert await count(box, SLEEPS) == 0
 
 
 async def test_kill_leader_spares_the_children(make_box: MakeBox) -> None:
@@ -82,7 +82,7 @@ async def test_kill_leader_spares_the_children(make_box: MakeBox) -> None:
     box = await make_box()
     result = await box.exec("sleep 98765 & sleep 300", timeout=1, kill="leader")
     assert result.timed_out
-    assert (await box.exec(COUNT_SLEEPS)).stdout == "1\n"
+    assert await count(box, SLEEPS) == 1
 
 
 async def test_command_that_ignores_signals_still_ends_at_its_limit(make_box: MakeBox) -> None:
@@ -119,23 +119,26 @@ async def test_cancelled_call_kills_its_command(make_box: MakeBox) -> None:
     """Cancelling the awaiting task ends the tree; the sandbox answers on."""
     box = await make_box()
     call = asyncio.create_task(box.exec("echo up > /tmp/up; sleep 98765 & sleep 98765"))
-    while not await box.exists("/tmp/up"):
-        await asyncio.sleep(0.01)
+    await until(lambda: box.exists("/tmp/up"))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    async with asyncio.timeout(30):
-        while (await box.exec(COUNT_SLEEPS)).stdout != "0\n":
-            await asyncio.sleep(0.05)
+
+    async def none_left() -> bool:
+        return await count(box, SLEEPS) == 0
+
+    await until(none_left)
 
 
 async def test_two_thousand_orphans_leave_no_zombie(make_box: MakeBox) -> None:
     """Somebody reaps: orphans that end are gone from the process table."""
     box = await make_box()
     await box.exec("i=0; while [ $i -lt 2000 ]; do (sleep 0.01 &) ; i=$((i+1)); done", check=True)
-    async with asyncio.timeout(60):
-        while (await box.exec("ps -o stat,comm | grep -c '^Z' || true")).stdout != "0\n":
-            await asyncio.sleep(0.1)
+
+    async def no_zombie() -> bool:
+        return (await box.exec("ps -o stat,comm | grep -c '^Z' || true")).stdout == "0\n"
+
+    await until(no_zombie)
 
 
 @pytest.mark.parametrize("user", [None, "nobody"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandlot import errors
-from sandlot.testing.conformance import MakeBox
+from sandlot.testing.conformance import MakeBox, until
 
 
 async def test_written_bytes_are_read_back(make_box: MakeBox) -> None:
@@ -136,9 +137,11 @@ async def test_cancelled_write_leaves_the_old_file_and_no_part(make_box: MakeBox
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(20):
-        while [entry.name for entry in await box.list("/dir")] != ["f"]:
-            await asyncio.sleep(0.05)
+
+    async def only_the_file() -> bool:
+        return [entry.name for entry in await box.list("/dir")] == ["f"]
+
+    await until(only_the_file)
     assert await box.read("/dir/f") in (b"old", bytes(100_000_000))
 
 
@@ -219,7 +222,7 @@ def _describe(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 async def test_a_tree_goes_up_and_comes_down_unchanged(make_box: MakeBox, tmp_path: Path) -> None:
-    """Links stay links (relative, absolute, dangling, escaping), hard links hard, modes, times, holes, empty things, odd names."""
+    """Links stay links wherever they point, hard links hard; modes, times, holes, empty things and odd names are kept."""
     source, target = tmp_path / "up", tmp_path / "down"
     source.mkdir()
     _tree(source)
@@ -238,10 +241,8 @@ async def test_upload_does_not_write_through_links_inside(make_box: MakeBox, tmp
     (source / "g").write_bytes(b"new")
     box = await make_box()
     await box.exec("mkdir -p /victim /data; echo old > /victim/f; ln -s /victim /data/sub; ln -s /victim/f /data/g", check=True)
-    try:
+    with contextlib.suppress(OSError):  # refused or replaced, both are right
         await box.upload(source, "/data")
-    except OSError:
-        pass
     assert await box.read("/victim/f") == b"old\n"
 
 
@@ -254,10 +255,8 @@ async def test_download_never_writes_outside_its_target(make_box: MakeBox, tmp_p
     (target / "d").symlink_to(outside)
     box = await make_box()
     await box.exec(f"mkdir -p /data/d; echo evil > /data/d/f; ln -s {outside} /data/out; echo x > /data/plain", check=True)
-    try:
+    with contextlib.suppress(OSError):  # refused or replaced, both are right
         await box.download("/data", target)
-    except OSError:
-        pass
     assert (outside / "f").read_bytes() == b"mine"
     assert [path.name for path in outside.iterdir()] == ["f"]
 

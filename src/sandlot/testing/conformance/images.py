@@ -115,7 +115,8 @@ async def test_package_database_can_be_written(make_box: MakeBox) -> None:
     script = """
     set -e
     mkdir -p /tmp/p/DEBIAN /tmp/p/usr/share/thing && echo hi > /tmp/p/usr/share/thing/f
-    printf 'Package: thing\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@example>\\nDescription: x\\n' > /tmp/p/DEBIAN/control
+    printf 'Package: thing\\nVersion: 1\\nArchitecture: all\\n' > /tmp/p/DEBIAN/control
+    printf 'Maintainer: x <x@example>\\nDescription: x\\n' >> /tmp/p/DEBIAN/control
     dpkg-deb -b /tmp/p /tmp/thing.deb >/dev/null && dpkg -i /tmp/thing.deb >/dev/null
     cat /usr/share/thing/f; dpkg -s thing | grep -c 'ok installed'
     """

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from sandlot.provider import Provider
 
 from sandlot import errors
-from sandlot.provider import Provider
 from sandlot.testing.conformance import MakeBox
 
 
