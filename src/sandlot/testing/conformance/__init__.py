@@ -1,7 +1,7 @@
 """The behaviour that every backend owes its users, as a test suite that runs against any of them.
 
-A backend's own test module imports the checks (`from sandlot.testing.conformance.output import *`, one line a module) and
-gives two fixtures, after which `pytest` runs them as if they stood there:
+A backend's own test module imports the checks, one line a module (`from sandlot.testing.conformance.output import *`),
+and gives two fixtures, after which `pytest` runs them as if they stood there:
 
 `make_box`
     an async factory `await make_box(image="busybox", **spec)`: a usable sandbox, released when the test ends. `image` is one of

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
 from sandlot import errors
-from sandlot.testing.conformance import MakeBox
+from sandlot.provider import Provider
+from sandlot.testing.conformance import MakeBox, until
 
 
 async def test_two_sandboxes_of_one_image_share_nothing(make_box: MakeBox) -> None:
@@ -38,9 +38,11 @@ async def test_nothing_of_the_machine_or_the_client_is_seen_inside(
 @pytest.mark.parametrize(
     "attack",
     [
-        "cat /proc/1/environ", "cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/root/", "ls /proc/1/fd/", "mount -t tmpfs x /mnt", "mount -o bind / /mnt",
-        "umount /proc", "unshare -U true", "unshare -m true", "nsenter -t 1 -m true", "mknod /tmp/m b 8 0 && cat /tmp/m", "echo 1 > /proc/sys/kernel/panic",
-        "echo b > /proc/sysrq-trigger", "cat /proc/kcore", "chroot /proc/1/root true", "hostname changed", "swapoff -a", "reboot -f", "dmesg",
+        "cat /proc/1/environ", "cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/root/", "ls /proc/1/fd/",
+        "mount -t tmpfs x /mnt", "mount -o bind / /mnt", "umount /proc", "unshare -U true", "unshare -m true",
+        "nsenter -t 1 -m true", "chroot /proc/1/root true", "mknod /tmp/m b 8 0 && cat /tmp/m",
+        "echo 1 > /proc/sys/kernel/panic", "echo b > /proc/sysrq-trigger", "cat /proc/kcore",
+        "hostname changed", "swapoff -a", "reboot -f", "dmesg",
     ],
 )  # fmt: skip
 async def test_ways_out_are_closed(make_box: MakeBox, attack: str) -> None:
@@ -68,10 +70,8 @@ async def test_network_is_a_loopback_of_its_own(make_box: MakeBox) -> None:
 async def test_quiesce_leaves_no_process_and_lists_what_was_there(make_box: MakeBox) -> None:
     """Writers of every kind stop; files stop changing; commands work afterwards."""
     box = await make_box()
-    await box.exec(
-        "(while :; do date >> /tmp/w; done) & setsid sh -c 'while :; do date >> /tmp/w; done' & (setsid sleep 98765 &)",
-        check=True,
-    )
+    writer = "while :; do date >> /tmp/w; done"
+    await box.exec(f"({writer}) & setsid sh -c '{writer}' & (setsid sleep 98765 &)", check=True)
     shell = await box.shell()
     await shell.run("sleep 98765 &")
     found = await box.quiesce()
@@ -86,31 +86,36 @@ async def test_frozen_processes_stand_still_and_go_on_when_thawed(make_box: Make
     """freeze stops every process that is there; thaw lets them continue where they were."""
     box = await make_box()
     await box.exec("(while :; do echo x >> /tmp/w; sleep 0.01; done) &", check=True)
-    while not await box.exists("/tmp/w"):
-        await asyncio.sleep(0.01)
+    await until(lambda: box.exists("/tmp/w"))
     await box.quiesce("freeze")
     size = (await box.stat("/tmp/w")).size
     await asyncio.sleep(0.3)
     assert (await box.stat("/tmp/w")).size == size
     await box.quiesce("thaw")
-    async with asyncio.timeout(20):
-        while (await box.stat("/tmp/w")).size == size:
-            await asyncio.sleep(0.02)
+
+    async def grown() -> bool:
+        return (await box.stat("/tmp/w")).size > size
+
+    await until(grown)
 
 
 async def test_reset_restores_everything_an_episode_can_change(make_box: MakeBox) -> None:
     """Files anywhere, temporary places, shared memory, processes, shells, working directory, ownership: as after creation."""
     box = await make_box("debian")
     look = """
-    cd /; find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -printf '%p %y %m %U %G %s %l\\n' 2>/dev/null | grep -v '^/dev/pts/' | sort | sha256sum
-    cat /proc/mounts | sort | sha256sum; hostname; ls /dev/shm /tmp /run | sha256sum; cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem | wc -l
-    ls -d /proc/[0-9]* | wc -l; pwd; umask; ulimit -n; cat /proc/net/dev | awk 'NR>2{print $1}'
+    cd /
+    find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -printf '%p %y %m %U %G %s %l\\n' 2>/dev/null | sort | sha256sum
+    sort /proc/mounts | sha256sum; hostname; ls /dev/shm /tmp /run | sha256sum; ls -d /proc/[0-9]* | wc -l
+    cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem | wc -l
+    pwd; umask; ulimit -n; awk 'NR>2{print $1}' /proc/net/dev
     """
     before = (await box.exec(look)).stdout
-    episode = """
-    echo x > /usr/bin/new; rm -rf /usr/bin/git /etc/apt /var/log; chmod 777 /etc/passwd; chown 1000 /root; echo x > /tmp/f; echo x > /dev/shm/f
-    mkdir -p /run/x; echo 'root:x:0:0::/:/bin/false' > /etc/passwd; (setsid sleep 98765 &); mkfifo /p; ln -s / /deep
-    python3 -c 'import ctypes; c=ctypes.CDLL(None); print(c.shmget(77, 4096, 0o1666), c.msgget(78, 0o1666), c.semget(79, 1, 0o1666))' || true
+    ipc = "import ctypes; c=ctypes.CDLL(None); c.shmget(77, 4096, 0o1666); c.msgget(78, 0o1666); c.semget(79, 1, 0o1666)"
+    episode = f"""
+    python3 -c '{ipc}'
+    echo x > /usr/bin/new; rm -rf /usr/bin/git /etc/apt /var/log; chmod 777 /etc/passwd; chown 1000 /root
+    echo x > /tmp/f; echo x > /dev/shm/f; mkdir -p /run/x; mkfifo /p; ln -s / /deep; (setsid sleep 98765 &)
+    echo 'root:x:0:0::/:/bin/false' > /etc/passwd
     """
     await box.exec(episode)
     shell = await box.shell()
