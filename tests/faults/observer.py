@@ -1,0 +1,115 @@
+"""An observer from outside: what one client's sandboxes consist of, read from /proc and the cgroup trees, never from the product."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Everything on the machine that belongs to one client: taken while it lives, asked for again after its end."""
+
+    processes: frozenset[tuple[int, int]]
+    """(pid, start time in ticks): a pid alone may be used again."""
+    namespaces: frozenset[str]
+    cgroups: frozenset[str]
+    directories: frozenset[str]
+    mounts: frozenset[str]
+
+    def left(self) -> dict[str, list[str]]:
+        """What of it still exists, by kind; empty when nothing does."""
+        now = _processes()
+        alive = [str(pid) for pid, start in self.processes if now.get(pid, (0, 0))[1] == start]
+        in_use = {namespace for pid in now for namespace in _namespaces(pid)}
+        found = {
+            "processes": alive,
+            "namespaces": sorted(self.namespaces & in_use),
+            "cgroups": [path for path in self.cgroups if os.path.isdir(path)],
+            "directories": [path for path in self.directories if os.path.lexists(path)],
+            "mounts": sorted(self.mounts & _mount_points()),
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+    def wait_until_nothing_is_left(self, seconds: float) -> dict[str, list[str]]:
+        """What is left after at most `seconds`; returns as soon as nothing is."""
+        deadline = time.monotonic() + seconds
+        while (rest := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return rest
+
+
+def footprint(client: int, runtime_dir: Path) -> Footprint:
+    """Everything that descends from process `client` (itself excepted), with its namespaces, cgroups and runtime files."""
+    table = _processes()
+    family = _descendants(client, table) | _sessions_of(client, table)
+    family.discard(client)
+    own = set(_namespaces(os.getpid()))
+    mine = _cgroup_folders(os.getpid())
+    return Footprint(
+        processes=frozenset((pid, table[pid][1]) for pid in family if pid in table),
+        namespaces=frozenset(name for pid in family for name in _namespaces(pid)) - own,
+        cgroups=frozenset(path for pid in family for path in _cgroup_folders(pid)) - mine,
+        directories=frozenset(str(path) for path in runtime_dir.glob("*") if path.name != "ids"),
+        mounts=frozenset(point for point in _mount_points() if point.startswith(str(runtime_dir))),
+    )
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """pid -> (parent, start time)."""
+    found: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                rest = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                if rest[0] not in ("Z", "X"):
+                    found[int(name)] = (int(rest[1]), int(rest[19]))
+    return found
+
+
+def _descendants(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
+    family = {root}
+    while more := {pid for pid, (parent, _) in table.items() if parent in family} - family:
+        family |= more
+    return family
+
+
+def _sessions_of(client: int, table: dict[int, tuple[int, int]]) -> set[int]:
+    """Hosts and wardens that made a session of their own name their client in their arguments; their children come with them."""
+    found: set[int] = set()
+    for pid in table:
+        with contextlib.suppress(OSError):
+            words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+            if b"--client-pid" in words and str(client).encode() in words:
+                found |= _descendants(pid, table)
+    return found
+
+
+def _namespaces(pid: int) -> list[str]:
+    found = []
+    for kind in NAMESPACES:
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/ns/{kind}"))
+    return found
+
+
+def _cgroup_folders(pid: int) -> set[str]:
+    """Folders of the groups a process is in, on every hierarchy that is mounted in the usual place."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc", str(pid), "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for mount in [controllers.split(",")[0].removeprefix("name="), "unified", ""]:
+                folder = f"/sys/fs/cgroup/{mount}{path}".rstrip("/")
+                if path != "/" and os.path.isdir(folder):
+                    found.add(folder)
+    return found
+
+
+def _mount_points() -> set[str]:
+    return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
