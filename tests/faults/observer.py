@@ -1,4 +1,4 @@
-"""An observer from outside: what one client's sandboxes consist of, read from /proc and the cgroup trees, never from the product."""
+"""An observer from outside: what one client's sandboxes consist of, read from /proc and the cgroup trees."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _descendants(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
 
 
 def _sessions_of(client: int, table: dict[int, tuple[int, int]]) -> set[int]:
-    """Hosts and wardens that made a session of their own name their client in their arguments; their children come with them."""
+    """Hosts and wardens in sessions of their own name their client in their arguments; their children count too."""
     found: set[int] = set()
     for pid in table:
         with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ and gives two fixtures, after which `pytest` runs them as if they stood there:
 `provider`
     the `sandlot.Provider` that makes them.
 
-Nothing here knows a backend, and nothing here measures time: waits have generous bounds and are only there to fail instead of hang.
+Nothing here knows a backend, and nothing here measures time: waits have generous bounds, there to fail instead of hang.
 """
 
 from __future__ import annotations
