@@ -68,12 +68,30 @@ class _Extra:
     link: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One member's header: after it, the archive holds `stored` bytes of data and the padding to a whole block."""
+
+    member: Member
+    stored: int
+    extents: list[tuple[int, int]]
+    """(position in the file, length) of each piece of the stored bytes."""
+
+
 def read_tar(read: Read) -> Iterator[Member | Data]:
     """Members in order, each file followed by its data.
 
     Raises:
         Malformed: a bad checksum, an impossible number, a member cut short, an extension beyond its limit.
     """
+    for header in read_headers(read):
+        yield header.member
+        yield from _data(read, header.member.path, header.extents)
+        _skip_padding(read, header.stored)
+
+
+def read_headers(read: Read) -> Iterator[Header]:
+    """Headers in order; before the next one the caller consumes the member's `padded(stored)` bytes. Raises as `read_tar`."""
     shared: dict[bytes, bytes] = {}
     extra = _Extra()
     while (header := _next_header(read)) is not None:
@@ -89,10 +107,15 @@ def read_tar(read: Read) -> Iterator[Member | Data]:
             extra.link = _extension(read, size).rstrip(b"\0")
         else:
             extra.pax = shared | extra.pax
-            yield from _member(read, header, extra)
+            yield _member(read, header, extra)
             extra = _Extra()
     if extra.pax or extra.name is not None or extra.link is not None:
         raise Malformed("the archive ends after an extension header that belongs to a member")
+
+
+def padded(size: int) -> int:
+    """A size rounded up to whole blocks."""
+    return size + -size % BLOCK
 
 
 def _next_header(read: Read) -> bytes | None:
@@ -163,7 +186,7 @@ def _pax(raw: bytes) -> dict[bytes, bytes]:
     return records
 
 
-def _member(read: Read, header: bytes, extra: _Extra) -> Iterator[Member | Data]:
+def _member(read: Read, header: bytes, extra: _Extra) -> Header:
     flag = header[156:157]
     kind = _KINDS.get(flag)
     if kind is None:
@@ -181,9 +204,7 @@ def _member(read: Read, header: bytes, extra: _Extra) -> Iterator[Member | Data]
         extents, real = [(0, stored)], stored
     if sum(length for _, length in extents) != stored:
         raise Malformed(f"sparse file {member.path!r} has a map that does not fit its data")
-    yield replace(member, size=real)
-    yield from _data(read, member.path, extents)
-    _skip_padding(read, stored)
+    return Header(replace(member, size=real), stored, extents)
 
 
 def _data(read: Read, path: bytes, extents: list[tuple[int, int]]) -> Iterator[Data]:
