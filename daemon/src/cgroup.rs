@@ -59,6 +59,11 @@ impl Leaf {
         0
     }
 
+    /// Who lives in it.
+    pub fn pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     pub fn is_populated(&self) -> bool {
         false
     }

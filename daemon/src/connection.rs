@@ -33,13 +33,77 @@ pub enum Received {
     Closed,
 }
 
+/// Received bytes, cut into frames.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    /// Start of what is not yet taken.
+    taken: usize,
+    frame_limit: usize,
+}
+
+impl Inbox {
+    /// See [`Connection::opened`].
+    pub fn opened(&mut self) {
+        self.frame_limit = MAX_FRAME_BYTES;
+    }
+
+    /// See [`Connection::next_frame`].
+    pub fn next_frame(&mut self) -> std::result::Result<Option<&[u8]>, Breach> {
+        let Some(length) = self.announced()? else { return Ok(None) };
+        let start = self.taken + PREFIX_BYTES;
+        if self.bytes.len() < start + length {
+            return Ok(None);
+        }
+        self.taken = start + length;
+        Ok(Some(&self.bytes[start..start + length]))
+    }
+
+    fn receive(&mut self, stream: &OwnedFd) -> Received {
+        self.compact();
+        let filled = self.bytes.len();
+        let wanted = self.wanted_bytes().max(READ_BYTES);
+        self.bytes.resize(filled + wanted, 0);
+        let result = rustix::net::recv(stream, &mut self.bytes[filled..], RecvFlags::DONTWAIT);
+        let count = result.as_ref().map_or(0, |(count, _)| *count);
+        self.bytes.truncate(filled + count);
+        match result {
+            Ok((0, _)) => Received::Closed,
+            Ok(_) => Received::Some,
+            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+            Err(_) => Received::Closed,
+        }
+    }
+
+    fn announced(&self) -> std::result::Result<Option<usize>, Breach> {
+        match self.bytes[self.taken..].first_chunk::<PREFIX_BYTES>() {
+            Some(prefix) => frame::payload_length(*prefix, self.frame_limit).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Bytes still missing from the frame that has begun.
+    fn wanted_bytes(&self) -> usize {
+        let have = self.bytes.len() - self.taken;
+        match self.announced() {
+            Ok(Some(length)) => (length + PREFIX_BYTES).saturating_sub(have),
+            _ => 0,
+        }
+    }
+
+    fn compact(&mut self) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        if self.bytes.is_empty() && self.bytes.capacity() > 2 * READ_BYTES {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
     stream: OwnedFd,
-    incoming: Vec<u8>,
-    /// Start of what is not yet taken from `incoming`.
-    taken: usize,
-    frame_limit: usize,
+    inbox: Inbox,
     queue: VecDeque<Vec<u8>>,
     /// Bytes of the queue's first frame that are already sent.
     sent: usize,
@@ -53,9 +117,7 @@ impl Connection {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Connection {
             stream,
-            incoming: Vec::new(),
-            taken: 0,
-            frame_limit: MAX_HELLO_BYTES,
+            inbox: Inbox { frame_limit: MAX_HELLO_BYTES, ..Inbox::default() },
             queue: VecDeque::new(),
             sent: 0,
             queued_bytes: 0,
@@ -65,35 +127,23 @@ impl Connection {
 
     /// The peer has said hello: frames may have their full length from now on.
     pub fn opened(&mut self) {
-        self.frame_limit = MAX_FRAME_BYTES;
+        self.inbox.opened();
     }
 
     /// Read what is there, once. Call [`Connection::next_frame`] until `None` after each `Some`.
     pub fn receive(&mut self) -> Received {
-        self.compact();
-        let filled = self.incoming.len();
-        let wanted = self.wanted_bytes().max(READ_BYTES);
-        self.incoming.resize(filled + wanted, 0);
-        let result = rustix::net::recv(&self.stream, &mut self.incoming[filled..], RecvFlags::DONTWAIT);
-        let count = result.as_ref().map_or(0, |(count, _)| *count);
-        self.incoming.truncate(filled + count);
-        match result {
-            Ok((0, _)) => Received::Closed,
-            Ok(_) => Received::Some,
-            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
-            Err(_) => Received::Closed,
-        }
+        self.inbox.receive(&self.stream)
     }
 
     /// The next whole payload, or `None` when more bytes are needed.
     pub fn next_frame(&mut self) -> std::result::Result<Option<&[u8]>, Breach> {
-        let Some(length) = self.announced()? else { return Ok(None) };
-        let start = self.taken + PREFIX_BYTES;
-        if self.incoming.len() < start + length {
-            return Ok(None);
-        }
-        self.taken = start + length;
-        Ok(Some(&self.incoming[start..start + length]))
+        self.inbox.next_frame()
+    }
+
+    /// The received bytes, for a reader that answers through this connection while it still holds a frame: taken
+    /// out before, put back after.
+    pub fn inbox_mut(&mut self) -> &mut Inbox {
+        &mut self.inbox
     }
 
     /// Send `reply`, or queue what the socket does not take.
@@ -158,32 +208,8 @@ impl Connection {
 
     /// Give the stream away, with what was received and not taken. Everything queued must have been flushed.
     pub fn into_parts(self) -> (OwnedFd, Vec<u8>) {
-        let rest = self.incoming[self.taken..].to_vec();
+        let rest = self.inbox.bytes[self.inbox.taken..].to_vec();
         (self.stream, rest)
-    }
-
-    fn announced(&self) -> std::result::Result<Option<usize>, Breach> {
-        match self.incoming[self.taken..].first_chunk::<PREFIX_BYTES>() {
-            Some(prefix) => frame::payload_length(*prefix, self.frame_limit).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Bytes still missing from the frame that has begun.
-    fn wanted_bytes(&self) -> usize {
-        let have = self.incoming.len() - self.taken;
-        match self.announced() {
-            Ok(Some(length)) => (length + PREFIX_BYTES).saturating_sub(have),
-            _ => 0,
-        }
-    }
-
-    fn compact(&mut self) {
-        self.incoming.drain(..self.taken);
-        self.taken = 0;
-        if self.incoming.is_empty() && self.incoming.capacity() > 2 * READ_BYTES {
-            self.incoming = Vec::new();
-        }
     }
 
     fn keep_scratch(&mut self, frame: Vec<u8>) {

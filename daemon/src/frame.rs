@@ -57,7 +57,7 @@ pub fn inspect(payload: &[u8]) -> Result<Envelope<'_>, Breach> {
     let (mut kind, mut id) = (None, 0);
     for _ in 0..entries {
         match walker.text()? {
-            "t" => kind = Some(walker.text().map_err(|_| Breach::NoType)?),
+            "t" => kind = Some(walker.text().map_err(no_type)?),
             "id" => id = walker.call_id()?,
             _ => walker.skip(1)?,
         }
@@ -66,6 +66,13 @@ pub fn inspect(payload: &[u8]) -> Result<Envelope<'_>, Breach> {
         return Err(Breach::Trailing);
     }
     Ok(Envelope { kind: kind.ok_or(Breach::NoType)?, id })
+}
+
+fn no_type(breach: Breach) -> Breach {
+    match breach {
+        Breach::NotAMap => Breach::NoType,
+        other => other,
+    }
 }
 
 /// A cursor over untrusted MessagePack. Never looks past the end and never allocates.
@@ -197,7 +204,8 @@ mod tests {
         assert_eq!(inspect(b"\x91\xa1t"), Err(Breach::NotAMap));
         assert_eq!(inspect(b"\x81\x01\xa4ping"), Err(Breach::NotAMap));
         assert_eq!(inspect(b"\x80"), Err(Breach::NoType));
-        assert_eq!(inspect(b"\x81\xa1t\xa1\xff"), Err(Breach::NoType));
+        assert_eq!(inspect(b"\x81\xa1t\x01"), Err(Breach::NoType));
+        assert_eq!(inspect(b"\x81\xa1t\xa1\xff"), Err(Breach::BadText));
         assert_eq!(inspect(b"\x82\xa1t\xa1x\xa2id\xff"), Err(Breach::BadId));
         assert_eq!(inspect(b"\x82\xa1t\xa1x\xa1a\xc1"), Err(Breach::BadMarker));
         assert_eq!(inspect(b"\x82\xa1t\xa1x\xa1a\x91\x91\x91\x90"), Err(Breach::TooDeep));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cgroup::Leaves;
 use crate::error::Result;
 use crate::init::Confinement;
-use crate::message::{ProcessEntry, QuiesceHow, UsageReply, Verified};
+use crate::message::{UsageReply, Verified};
 
 /// One sandbox as its main loop sees it.
 #[derive(Debug)]
@@ -32,21 +32,21 @@ pub struct SandboxContext {
     pub idle_timeout: Option<Duration>,
 }
 
-/// What only [`crate::init`] can do to the sandbox as a whole.
-///
-/// The main loop has already forgotten its own processes (parked shells, shells, commands) and joined its threads
-/// when it calls `reset`: the calling process is single-threaded.
+/// What only [`crate::init`] can do to the sandbox as a whole. Reaping stays with the main loop.
 pub trait Hooks: Debug {
-    /// Kill every process but this one, reap until none is left, and put a fresh episode in place of this one.
+    /// Send SIGKILL to every process but this one, frozen ones included. The caller reaps until none is left.
+    fn kill_all(&mut self) -> Result<()>;
+
+    /// Freeze or thaw every process but this one.
+    fn freeze(&mut self, frozen: bool) -> Result<()>;
+
+    /// Put a fresh episode in place of this one.
+    ///
+    /// The caller has killed and reaped every process, closed what it had of them and joined its threads: the calling
+    /// process is single-threaded and alone. An error leaves the sandbox to be deleted.
     fn reset(&mut self) -> Result<Episode>;
 
-    /// Kill, freeze or thaw every process but this one. Returns what was found.
-    ///
-    /// After `Kill` everything is dead and reaped by this call except children in `ours`, whose end the main loop
-    /// itself collects through their pidfds.
-    fn quiesce(&mut self, how: QuiesceHow, ours: &[u32]) -> Result<Vec<ProcessEntry>>;
-
-    /// Numbers of the sandbox as a whole; `id` is filled in by the caller.
+    /// Numbers of the sandbox as a whole; the caller fills in `id`.
     fn usage(&self) -> UsageReply;
 }
 
@@ -55,8 +55,8 @@ pub trait Hooks: Debug {
 pub struct Episode {
     /// The new root directory.
     pub root: OwnedFd,
-    pub killed: u32,
     /// What the dropped upper held, where that is known.
     pub changed_bytes: Option<u64>,
+    /// `processes` is the caller's finding and false here.
     pub verified: Verified,
 }

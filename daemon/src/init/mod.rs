@@ -28,8 +28,11 @@ impl Confinement {
         Confinement::default()
     }
 
-    /// Capabilities, seccomp, identity, no_new_privs. Called in the forked child: allocates nothing, takes no lock,
-    /// and touches no memory that the parent shares except by reading.
+    /// Capabilities, seccomp, identity, no_new_privs.
+    ///
+    /// Called in a child that shares the parent's memory while the parent runs on (`CLONE_VM` without
+    /// `CLONE_VFORK`): only raw system calls (rustix, or `libc::syscall`), never libc's `setuid` family; allocates
+    /// nothing, takes no lock, writes nothing but its own stack.
     ///
     /// # Errors
     /// The first system call that failed; the child reports it and exits.
