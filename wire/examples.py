@@ -107,7 +107,7 @@ FROM_INIT: dict[str, Any] = {
     "ok write": a.WriteOk(id=16, size=5),
     "ok stat": a.StatOk(id=20, kind="link", size=9, mode=0o777, uid=1, gid=2, mtime_ns=3, target=b"/somewhere"),
     "ok list": a.ListOk(id=21, truncated=True),
-    "ok transfer": a.TransferOk(id=18, files=1, dirs=2, links=3, bytes=4, skipped=(b"socket",)),
+    "ok transfer": a.TransferOk(id=18, files=1, dirs=2, links=3, data_bytes=4, skipped=(b"socket",)),
     "ok shell": a.ShellOk(id=9, pid=12, program=b"/bin/bash"),
     "ok usage": a.UsageOk(id=29, cpu_us=1, memory_bytes=2, memory_peak_bytes=3, pids=4, disk_bytes=5, oom_kills=0),
     "ok usage where nothing is known": a.UsageOk(id=29),
@@ -155,7 +155,10 @@ FROM_HOST: dict[str, Any] = {
     ),
     "gone": a.Gone(id=8, name="sb-1", why="oom", detail="memory limit"),
     "ok probe": a.ProbeOk(
-        id=9, mode="nested", facts={"kernel": "6.1"}, missing=(a.Missing(what="newuidmap", why="not installed", remedy="uidmap"),)
+        id=9,
+        mode="nested",
+        facts={"kernel": "6.1"},
+        missing=(a.Missing(what="newuidmap", why="not installed", remedy="uidmap"),),
     ),
     "error exists": a.Error(id=1, code="exists", message="sb-1 is alive"),
 }
@@ -206,7 +209,7 @@ _FRAMING: list[tuple[str, bytes]] = [
     ("a thousand levels", _frame(b"\x83\xa1t\xa4ping\xa2id\x01\xa1x" + b"\x91" * 1_000 + b"\xc0")),
     ("an id beyond 32 bits", _frame(pack({"t": "ping", "id": 2**32}))),
     ("a negative id", _frame(pack({"t": "ping", "id": -1}))),
-    ("text that is not UTF-8", _frame(b"\x82\xa1t\xa4ping\xa1\xff\x01")),
+    ("a type that is not UTF-8", _frame(b"\x82\xa1t\xa1\xff\xa2id\x01")),
 ]
 
 _TO_INIT: list[tuple[str, bytes, str]] = [

@@ -20,7 +20,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from examples import bad_examples, good_examples  # noqa: E402 - beside this script, not part of the package
+from examples import bad_examples, good_examples
 
 FOLDER = Path(__file__).parent / "vectors"
 

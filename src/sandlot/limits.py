@@ -29,3 +29,13 @@ DEFAULT_CAP_BYTES: Final = 16_777_216  # output kept of one stream of one comman
 MAX_CAP_BYTES: Final = 268_435_456
 KEEPALIVE_MS: Final = 10_000
 LINK_DEAD_MS: Final = 60_000
+
+# --- the client's own bounds ------------------------------------------------------------------------------------------
+OPEN_TIMEOUT_S: Final = 10.0  # from a connected socket to the daemon's hello
+REQUEST_PATIENCE_S: Final = 60.0  # a call that is no command: how long it may bring nothing at all
+COMMAND_GRACE_S: Final = 30.0  # beyond a command's own time limit: its tree is killed and its output sent within this
+REOPEN_WITHIN_S: Final = 30.0  # a lost link is given up after this
+REOPEN_FIRST_PAUSE_S: Final = 0.02
+REOPEN_LONGEST_PAUSE_S: Final = 2.0
+MAX_READ_BYTES: Final = 268_435_456  # what one `read` brings into the client's memory
+MAX_LISTED: Final = 100_000  # entries of one listing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from sandlot.protocol.fields import FileKind, Offset, Role, StreamNumber, U8, U32, U63
+from sandlot.protocol.fields import U8, U32, U63, FileKind, Offset, Role, StreamNumber
 from sandlot.protocol.requests import Ack, Data, Entry, Message, Ping, Pong
 
 
@@ -132,7 +132,7 @@ class TransferOk(Ok, frozen=True, tag="ok"):
     files: U63 = 0
     dirs: U63 = 0
     links: U63 = 0
-    bytes: U63 = 0
+    data_bytes: U63 = field(default=0, name="bytes")
     skipped: tuple[bytes, ...] = ()
 
 
@@ -190,7 +190,7 @@ class ResetOk(Ok, frozen=True, tag="ok"):
 
 class CreateOk(Ok, frozen=True, tag="ok"):
     unenforced: tuple[str, ...] = ()
-    spans: dict[str, U63] = {}
+    spans: dict[str, U63] = field(default_factory=dict)
 
 
 class DestroyOk(Ok, frozen=True, tag="ok"):
@@ -204,7 +204,7 @@ class SandboxRow(Struct, frozen=True, omit_defaults=True):
     mode: str = ""
     created_ms: U63 = 0
     lease_left_ms: U63 | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = field(default_factory=dict)
     image: str = ""
 
 
@@ -220,7 +220,7 @@ class Missing(Struct, frozen=True):
 
 class ProbeOk(Ok, frozen=True, tag="ok"):
     mode: str
-    facts: dict[str, str] = {}
+    facts: dict[str, str] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
 
 

@@ -22,5 +22,5 @@ EntryKind = Literal["file", "dir", "link", "hard", "whiteout", "gone"]
 Role = Literal["init", "host"]
 
 TO_SANDBOX, STDOUT, STDERR = 0, 1, 2
-"""Stream numbers: 0 towards the sandbox (standard input, file data up), 1 standard output or file data down, 2 standard error."""
+"""Streams: 0 towards the sandbox (standard input, file data up), 1 standard output or file data down, 2 standard error."""
 FILE_DATA = STDOUT

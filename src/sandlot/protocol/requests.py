@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sandlot.limits import DEFAULT_CAP_BYTES, WIRE_VERSION
-from sandlot.protocol.fields import EntryKind, Keep, KillScope, Mode, Offset, SignalScope, StreamNumber, U32, U63
+from sandlot.protocol.fields import U32, U63, EntryKind, Keep, KillScope, Mode, Offset, SignalScope, StreamNumber
 
 
 class Message(Struct, frozen=True, omit_defaults=True, tag_field="t"):
@@ -198,7 +198,7 @@ class Data(Message, frozen=True, tag="data"):
 
 
 class Entry(Message, frozen=True, tag="entry"):
-    """One file, directory or link of a tree, either way. `path` is relative to the root of the transfer; empty is the root itself."""
+    """One file, directory or link of a tree, either way. `path` is relative to the root of the transfer; empty is the root."""
 
     id: U32
     path: bytes
@@ -271,7 +271,7 @@ class Create(Request, frozen=True, tag="create"):
     lease_ms: U63 | None = None
     idle_timeout_ms: U63 | None = None
     max_lifetime_ms: U63 | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class Enter(Request, frozen=True, tag="enter"):

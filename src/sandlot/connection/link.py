@@ -1,0 +1,404 @@
+"""The connection: bytes between a socket and a session, time for the session, and new links for lost ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
+from typing import Any, TypeVar, cast
+
+from sandlot import errors
+from sandlot.connection.sinks import Sink, Source
+from sandlot.errors import SandlotError, TransportLost
+from sandlot.limits import (
+    MAX_CHUNK_BYTES,
+    OPEN_TIMEOUT_S,
+    REOPEN_FIRST_PAUSE_S,
+    REOPEN_LONGEST_PAUSE_S,
+    REOPEN_WITHIN_S,
+    REQUEST_PATIENCE_S,
+)
+from sandlot.protocol import answers as a
+from sandlot.protocol import requests as r
+from sandlot.protocol.events import Arrived, Ended, Event, Opened, Restarted, Writable
+from sandlot.protocol.fields import Role
+from sandlot.protocol.session import KEEPALIVE_S, Session
+
+Shape = TypeVar("Shape", bound=r.Message)
+AnySink = TypeVar("AnySink", bound=Sink)
+
+
+class _Link(asyncio.BufferedProtocol):
+    """One socket's callbacks, handed to the connection that uses the socket now."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.transport: asyncio.Transport | None = None
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.connection._session.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.connection._received(nbytes)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.lost.set_result(None)
+        self.connection._link_lost(self, exc)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.connection._wake_senders()
+
+
+class Connection:
+    """A link to a daemon on which any number of calls run at once. Made by `open`; closed by `aclose`, which is idempotent.
+
+    Calls are made with a request that carries `next_id()`. A wait that is cancelled cancels the call at the daemon and harms no
+    other call. With `keep_open` a lost link is replaced: commands go on from where their output broke off and never run twice.
+    """
+
+    def __init__(self, role: Role = "init") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._session = Session(role)
+        self._link: _Link | None = None
+        self._opened: asyncio.Future[None] | None = None
+        self._reopen: Reopen | None = None
+        self._reopen_within_s = REOPEN_WITHIN_S
+        self._reopening: asyncio.Task[None] | None = None
+        self._failure: SandlotError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._keepalive_at = 0.0
+        self._links_lost = 0
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.name or '?'} {self._session.state}, {len(self._session.calls)} calls>"
+
+    # --- opening and closing --------------------------------------------------------------------------------------------
+    @classmethod
+    async def open(cls, sock: socket.socket, *, role: Role = "init", timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
+        """Say hello on a connected stream socket, which the connection then owns.
+
+        Raises:
+            TransportLost: the other side closed before its hello. Retriable.
+            DeadlineExceeded: no hello within `timeout_s` seconds. Retriable.
+            Unsupported: no version of the wire contract in common.
+            ProtocolViolation: the other side is no daemon of the expected role.
+        """
+        connection = cls(role)
+        sock.setblocking(False)
+        transport, connection._link = await connection._loop.create_connection(lambda: _Link(connection), sock=sock)
+        transport.set_write_buffer_limits(high=2 * MAX_CHUNK_BYTES)
+        try:
+            await connection._say_hello(timeout_s)
+        except BaseException:
+            transport.abort()
+            raise
+        return connection
+
+    async def _say_hello(self, timeout_s: float) -> None:
+        self._opened = self._loop.create_future()
+        self._session.link_up()
+        self._flush()
+        self._keepalive_at = self._loop.time() + KEEPALIVE_S
+        self._set_timer(self._keepalive_at)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._opened
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"no hello from the daemon within {timeout_s:g} s") from None
+        finally:
+            self._opened = None
+
+    async def become_sandbox(self, request: r.Create | r.Enter, shape: type[Shape]) -> Shape:
+        """On a connection to a host: make or enter a sandbox, and turn this very connection into the link to it.
+
+        Raises:
+            As the request's answer says; the connection is of no use afterwards.
+        """
+        answer = await self.ask(request, shape, patience_s=None)
+        self._session = Session("init")
+        await self._say_hello(OPEN_TIMEOUT_S)
+        return answer
+
+    def keep_open(self, reopen: Reopen, *, within_s: float = REOPEN_WITHIN_S) -> None:
+        """Replace a lost link by what `reopen()` gives, trying for `within_s` seconds a loss."""
+        self._reopen = reopen
+        self._reopen_within_s = within_s
+
+    async def aclose(self) -> None:
+        """Say bye and close the socket. Calls that are live end with `Closed`. Idempotent."""
+        link = self._link
+        self._session.bye()
+        self._flush()
+        self._fail(errors.Closed("the connection was closed by this client"))
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+        if link is not None:
+            await link.lost
+
+    # --- facts ----------------------------------------------------------------------------------------------------------
+    @property
+    def welcome(self) -> a.Welcome:
+        """What the daemon said of itself."""
+        if self._session.welcome is None:
+            raise errors.Closed("the connection was never opened")
+        return self._session.welcome
+
+    @property
+    def name(self) -> str:
+        return self._session.welcome.name if self._session.welcome is not None else ""
+
+    @property
+    def failure(self) -> SandlotError | None:
+        """Why the connection is of no more use; None while it is."""
+        return self._failure
+
+    @property
+    def links_lost(self) -> int:
+        """How often the link broke so far."""
+        return self._links_lost
+
+    # --- calls ----------------------------------------------------------------------------------------------------------
+    def next_id(self) -> int:
+        return self._session.next_id()
+
+    def take_done(self) -> tuple[str, ...]:
+        """Keys of delivered results, to be named in the next exec."""
+        return self._session.take_done()
+
+    def begin(
+        self, request: r.Request, sink: AnySink, *, bound_s: float | None = None, patience_s: float | None = None
+    ) -> AnySink:
+        """Send a request; its events go to `sink`. `bound_s`: give up after so long; `patience_s`: after so long without news.
+
+        Raises:
+            Capacity: too many live calls on this connection.
+            Whatever ended the connection, when it is of no more use.
+        """
+        if self._failure is not None:
+            raise copy(self._failure)
+        wait_s = bound_s if bound_s is not None else patience_s
+        due = None if wait_s is None else self._loop.time() + wait_s
+        sink.call = self._session.begin(request, sink, due=due, patience_s=patience_s)
+        if due is not None and (self._timer is None or due < self._timer.when()):
+            self._set_timer(due)
+        self._flush()
+        return sink
+
+    async def finish(self, sink: Sink) -> Any:
+        """Wait for the end of a call. Cancelled: the call is cancelled at the daemon too (a command is killed)."""
+        try:
+            return await sink.future
+        finally:
+            if not sink.future.done() or sink.future.cancelled():
+                self.abandon(sink)
+
+    async def ask(self, request: r.Request, shape: type[Shape], *, patience_s: float | None = REQUEST_PATIENCE_S) -> Shape:
+        """One request, one answer.
+
+        Raises:
+            TransportLost: the link broke, could not be restored, or the request must not be sent twice. Retriable.
+            DeadlineExceeded: no answer for `patience_s` seconds. Retriable.
+            And what the daemon's error code stands for (`protocol/codes.py`).
+        """
+        return cast(Shape, await self.finish(self.begin(request, Sink(self._loop), patience_s=patience_s)))
+
+    def abandon(self, sink: Sink) -> None:
+        """Nobody waits for this call any more: stop it at the daemon."""
+        self._session.abandon(sink.call)
+        self._flush()
+
+    def release(self, sink: Sink) -> None:
+        """Stop following a command that goes on."""
+        self._session.release(sink.call)
+
+    def forget(self, key: str) -> None:
+        """The daemon may forget this command's result."""
+        self._session.forget(key)
+        self._session.forget_now()
+        self._flush()
+
+    # --- streams ----------------------------------------------------------------------------------------------------------
+    def consumed(self, sink: Sink, part: a.Out | r.Data) -> None:
+        """The reader has used this part and all before it on its stream."""
+        self._session.consumed(sink.call, (part.s, part.off + len(part.d)))
+        self._flush()
+
+    async def room(self, sink: Source) -> int:
+        """Wait until something may be sent on the call's stream 0: how many bytes; 0: it ended or began again, so stop."""
+        outbound = sink.call.outbound
+        while not sink.future.done() and not sink.again:
+            outbound = sink.call.outbound
+            ready = self._link is not None and not self._link.paused and self._session.state == "open" and sink.call.sent
+            if ready and outbound is not None and outbound.room > 0:
+                return min(outbound.room, MAX_CHUNK_BYTES)
+            await sink.changed()
+        return 0
+
+    def send_stdin(self, sink: Source, data: bytes, *, eof: bool = False) -> None:
+        """At most what `room` gave."""
+        self._session.send_stdin(sink.call, data, eof=eof)
+        self._flush()
+
+    def send_data(self, sink: Source, data: bytes, *, at: int | None = None) -> None:
+        """At most what `room` gave."""
+        self._session.send_data(sink.call, data, at=at)
+        self._flush()
+
+    def send_entry(self, sink: Source, entry: r.Entry) -> None:
+        self._session.send_entry(sink.call, entry)
+        self._flush()
+
+    def send_end(self, sink: Source) -> None:
+        self._session.send_end(sink.call)
+        self._flush()
+
+    # --- inside ---------------------------------------------------------------------------------------------------------
+    def _flush(self) -> None:
+        data = self._session.outgoing()
+        if data and self._link is not None and self._link.transport is not None:
+            self._link.transport.write(data)
+
+    def _received(self, count: int) -> None:
+        if self._failure is None:
+            self._dispatch(self._session.received(count, self._loop.time()))
+            self._flush()
+
+    def _dispatch(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Ended):
+                event.call.owner.ended(event.outcome)
+            elif isinstance(event, Arrived):
+                upto = event.call.owner.arrived(event.message)
+                if upto is not None:
+                    self._session.consumed(event.call, upto)
+            elif isinstance(event, Writable):
+                event.call.owner.writable()
+            elif isinstance(event, Restarted):
+                event.call.owner.restarted()
+            elif isinstance(event, Opened):
+                if self._opened is not None and not self._opened.done():
+                    self._opened.set_result(None)
+            else:
+                self._flush()
+                self._fail(event.error)
+
+    def _wake_senders(self) -> None:
+        for call in self._session.calls.values():
+            call.owner.writable()
+
+    def _fail(self, error: SandlotError) -> None:
+        """The connection is of no more use: end every call with `error` and close the socket."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(copy(error))
+        self._dispatch(self._session.close(error))
+        self._drop_link()
+
+    def _drop_link(self) -> None:
+        """Close the socket; what it did not take by now is dropped, so that a peer that does not read cannot hold it open."""
+        transport = self._link.transport if self._link is not None else None
+        if transport is not None:
+            transport.abort() if transport.get_write_buffer_size() else transport.close()
+
+    # --- time -------------------------------------------------------------------------------------------------------------
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self._loop.time()
+        self._timer = None
+        if now >= self._keepalive_at:
+            self._keepalive_at = now + KEEPALIVE_S
+            if self._session.keepalive():
+                self._drop_link()
+        self._dispatch(self._session.overdue(now))
+        self._flush()
+        if self._failure is None:
+            due = self._session.next_due()
+            self._set_timer(self._keepalive_at if due is None else min(due, self._keepalive_at))
+
+    # --- lost links -------------------------------------------------------------------------------------------------------
+    def _link_lost(self, link: _Link, cause: Exception | None) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        if self._failure is not None:
+            return
+        self._links_lost += 1
+        opening = self._opened is not None
+        self._dispatch(self._session.link_lost())
+        text = f"the link to the daemon broke: {cause}" if cause is not None else "the daemon closed the link"
+        if self._reopen is None or opening:
+            self._fail(TransportLost(text))
+        else:
+            self._reopening = self._loop.create_task(self._open_again(self._reopen, text))
+
+    async def _open_again(self, reopen: Reopen, cause: str) -> None:
+        """Try until a new link is there or the bound is reached; pauses grow, with jitter so that many do not come at once."""
+        give_up = self._loop.time() + self._reopen_within_s
+        pause_s = REOPEN_FIRST_PAUSE_S
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(give_up):
+                        fresh = await reopen()
+                    if self._take_over(fresh):
+                        return
+                except errors.SandboxGone as gone:
+                    self._fail(gone)
+                    return
+                except SandlotError as error:
+                    if not error.retriable:
+                        self._fail(error)
+                        return
+                    cause = str(error)
+                except (OSError, TimeoutError) as error:
+                    cause = str(error) or cause
+                left_s = give_up - self._loop.time()
+                if left_s <= 0:
+                    return
+                await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.5)))
+                pause_s = min(2 * pause_s, REOPEN_LONGEST_PAUSE_S)
+        finally:
+            self._reopening = None
+            if self._link is None and self._failure is None:
+                self._fail(TransportLost(f"no new link within {self._reopen_within_s:g} s: {cause}"))
+
+    def _take_over(self, fresh: Connection) -> bool:
+        """Use the link of a connection that was just opened. False: it is lost already."""
+        link = fresh._link
+        if link is None or fresh._failure is not None:
+            return False
+        if fresh._timer is not None:
+            fresh._timer.cancel()
+        fresh._link, fresh._failure = None, errors.Closed("its link was taken over")
+        self._link, link.connection = link, self
+        self._dispatch(self._session.adopt(fresh._session))
+        self._flush()
+        return True
+
+
+Reopen = Callable[[], Awaitable[Connection]]
+"""Makes a new link to the same sandbox. Raises `SandboxGone` when there is none any more."""
