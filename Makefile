@@ -9,7 +9,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-DAEMON := src/sandlot/_bin/sandlotd
 PYTEST_ARGS ?=
 DEMO_OUT ?= demo-out
 
@@ -34,14 +33,11 @@ $(STAMPS)/packages: requirements/dev.lock | system
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.lock
 	@mkdir -p $(STAMPS) && touch $@
 
-# Cargo knows what is up to date; the copy is by rename, so a running daemon is never written to.
-daemon: | system
+# Cargo knows what is up to date.
+daemon: $(STAMPS)/packages
 	@command -v cargo >/dev/null 2>&1 || \
-	  { echo "setup: no cargo on PATH: install a stable Rust tool chain (1.85 or newer) and run again" >&2; exit 1; }
-	@cd daemon && cargo build -q --release --locked
-	@mkdir -p $(dir $(DAEMON))
-	@cmp -s daemon/target/release/sandlotd $(DAEMON) || \
-	  { install -m 0755 daemon/target/release/sandlotd $(DAEMON).new && mv $(DAEMON).new $(DAEMON); }
+	  { echo "setup: no cargo on PATH: install a stable Rust tool chain (see rust-version in daemon/Cargo.toml) and run again" >&2; exit 1; }
+	@$(BIN)/python hatch_build.py
 
 $(STAMPS)/install: $(STAMPS)/packages pyproject.toml hatch_build.py | daemon
 	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation --no-index -e .

@@ -6,7 +6,8 @@ depends on no Python version and no ABI either. An editable install only needs t
 
 from __future__ import annotations
 
-import os
+import filecmp
+import json
 import platform
 import shutil
 import subprocess
@@ -40,16 +41,36 @@ def build_daemon(root: Path) -> Path:
     cargo = shutil.which("cargo")
     if cargo is None:
         raise RuntimeError("building sandlot needs cargo, a stable Rust tool chain; or install a ready-made wheel")
-    subprocess.run([cargo, "build", "--quiet", "--release", "--locked"], cwd=root / "daemon", check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", root / "daemon" / "target"))
-    built = target / "release" / "sandlotd"
-    built.chmod(0o755)
-    return built
+    command = [
+        cargo,
+        "build",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--bin",
+        "sandlotd",
+        "--message-format=json-render-diagnostics",
+    ]
+    done = subprocess.run(command, cwd=root / "daemon", check=True, stdout=subprocess.PIPE)
+    # Where it lies depends on the target and on settings of this machine, so cargo is asked.
+    for line in done.stdout.splitlines():
+        path = json.loads(line).get("executable")
+        if path and Path(path).name == "sandlotd":
+            Path(path).chmod(0o755)
+            return Path(path)
+    raise RuntimeError("cargo built no sandlotd")
 
 
 def install(source: Path, target: Path) -> None:
     """Put the binary in place by rename: a daemon that runs from the old file is not disturbed."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and filecmp.cmp(source, target, shallow=False):
+        return
     fresh = target.with_name(target.name + ".new")
     shutil.copy2(source, fresh)
     fresh.replace(target)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    install(build_daemon(here), here / "src" / PACKAGED)
