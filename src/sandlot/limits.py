@@ -39,3 +39,7 @@ REOPEN_FIRST_PAUSE_S: Final = 0.02
 REOPEN_LONGEST_PAUSE_S: Final = 2.0
 MAX_READ_BYTES: Final = 268_435_456  # what one `read` brings into the client's memory
 MAX_LISTED: Final = 100_000  # entries of one listing
+
+# --- images ------------------------------------------------------------------------------------------------------------
+MAX_LAYER_BYTES: Final = 68_719_476_736  # of one layer, decompressed; the largest task images seen have a quarter of it
+MAX_LAYER_INODES: Final = 2_000_000  # files, links and directories of one layer

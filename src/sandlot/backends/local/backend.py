@@ -1,0 +1,238 @@
+"""The `Backend` of this machine: one host, one connection to it for questions, and one for each sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from sandlot.backends.base import Gone, Grant, SandboxInfo
+from sandlot.backends.local import messages
+from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.backends.local.hostlink import HostCommand, HostLink
+from sandlot.backends.local.images.store import ImageStore, Progress
+from sandlot.backends.local.runtime import cache_dir, check_private, runtime_dir
+from sandlot.backends.local.unpacking import bare_sandboxes
+from sandlot.connection import Connection
+from sandlot.connection.sinks import Feed
+from sandlot.errors import CleanupFailed, Closed, SandboxGone, TransportLost
+from sandlot.protocol import answers as a
+from sandlot.protocol import requests as r
+from sandlot.spec import Spec
+
+_log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 30.0  # for a host to remove what is left when it is told to end
+
+
+class LocalBackend:
+    """Sandboxes on this machine. Made by `sandlot.local()`; see there for the arguments."""
+
+    kind = "local"
+
+    def __init__(
+        self,
+        *,
+        daemon: Path | None = None,
+        runtime: Path | None = None,
+        cache: Path | None = None,
+        mode: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._daemon, self._runtime, self._cache = daemon, runtime, cache
+        self._mode, self._progress = mode, progress
+        self._link: HostLink | None = None
+        self._control: Connection | None = None
+        self._images: ImageStore | None = None
+        self._names: set[str] = set()
+        self._watchers: set[asyncio.Queue[Gone | None]] = set()
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Start the host. Raises `Unsupported` with a remedy where this machine or user cannot have one."""
+        if self._link is not None:
+            return
+        runtime = self._runtime or runtime_dir()
+        check_private(runtime)
+        link = await HostLink.start(HostCommand(self._daemon or find_daemon(), runtime, self._mode), self._host_died)
+        self._link = link
+        self._control = await link.dial()
+        self._control.keep_open(link.dial)
+        self._images = ImageStore((self._cache or cache_dir()) / link.ready.mode, bare_sandboxes(link), self._progress)
+        if link.ready.swept:
+            _log.info("removed what dead hosts had left: %s", ", ".join(link.ready.swept))
+
+    async def aclose(self) -> None:
+        """Delete every attached sandbox and end the host; leased sandboxes keep theirs until their leases end. Idempotent.
+
+        Raises:
+            CleanupFailed: the host did not end within `CLOSE_TIMEOUT_S` seconds.
+        """
+        link, self._link = self._link, None
+        control, self._control = self._control, None
+        for queue in self._watchers:
+            queue.put_nowait(None)
+        if link is None:
+            return
+        leased = False
+        try:
+            if control is not None and link.death is None:
+                leased = await self._destroy_attached(control)
+                await control.aclose()
+        finally:
+            link.hang_up()
+            if leased:
+                link.disown()
+        if not leased:
+            await self._wait_for_end(link)
+
+    async def _destroy_attached(self, control: Connection) -> bool:
+        """Whether leased sandboxes are left."""
+        try:
+            rows = (await control.ask(r.ListSandboxes(id=control.next_id()), a.SandboxesOk)).sandboxes
+            doomed = [row.name for row in rows if row.owner == "attached"]
+            await asyncio.gather(*(_destroy(control, name, 0) for name in doomed))
+            return len(doomed) < len(rows)
+        except (SandboxGone, TransportLost):
+            return False  # the host is ending: nothing outlives it
+
+    async def _wait_for_end(self, link: HostLink) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await link.ended.wait()
+        except TimeoutError:
+            message = f"the host (process {link.ready.pid}) did not end within {CLOSE_TIMEOUT_S:g} s"
+            raise CleanupFailed(message, left=sorted(self._names), hint="run `sandlot gc`") from None
+
+    # --- sandboxes ----------------------------------------------------------------------------------------------------
+    async def create(self, name: str, spec: Spec, grant: Grant) -> Connection:
+        """See `Backend.create`. The image is unpacked first where it has to be.
+
+        Raises:
+            ImageNotFound, ImageInvalid: by the caller's doing.
+            LimitUnenforceable, UserUnsupported, Unsupported: this machine or id mode cannot.
+            SandboxFileExists: the name is taken.
+            Capacity, TransportLost, SandboxGone: retriable.
+        """
+        link, _ = self._running()
+        assert self._images is not None
+        image = await self._images.resolve(spec.image)
+        connection = await link.dial()
+        try:
+            request = messages.create(connection.next_id(), name, spec, grant, image)
+            self._names.add(name)
+            await connection.become_sandbox(request, a.CreateOk)
+        except BaseException as error:
+            await connection.aclose()
+            if isinstance(error, TransportLost):
+                link.check_alive(f"sandbox {name!r} was not made")
+            raise
+        return connection
+
+    async def reopen(self, name: str) -> Connection:
+        """See `Backend.reopen`."""
+        link, _ = self._running()
+        connection = await link.dial()
+        try:
+            await connection.become_sandbox(r.Enter(id=connection.next_id(), name=name), a.Ok)
+        except BaseException as error:
+            await connection.aclose()
+            if isinstance(error, TransportLost):
+                link.check_alive(f"sandbox {name!r} is gone")
+            raise
+        return connection
+
+    async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
+        """See `Backend.delete`. When the host is dead its warden removes everything."""
+        link, control = self._running()
+        try:
+            link.check_alive(f"sandbox {name!r} is gone")
+            existed = await _destroy(control, name, round(grace_s * 1000))
+        except (SandboxGone, TransportLost):
+            if link.death is None:
+                raise
+            existed = name in self._names
+        self._names.discard(name)
+        return existed
+
+    async def list(self) -> list[SandboxInfo]:
+        """See `Backend.list`."""
+        link, control = self._running()
+        if link.death is not None:
+            return []
+        answer = await control.ask(r.ListSandboxes(id=control.next_id()), a.SandboxesOk)
+        return [messages.info(row) for row in answer.sandboxes]
+
+    async def renew(self, name: str, lease_s: float) -> None:
+        """See `Backend.renew`."""
+        link, control = self._running()
+        link.check_alive(f"sandbox {name!r} is gone")
+        await control.ask(r.Renew(id=control.next_id(), name=name, lease_ms=round(lease_s * 1000)), a.Ok)
+
+    async def watch(self) -> AsyncIterator[Gone]:
+        """See `Backend.watch`. The death of the host ends every sandbox, each with why `node_lost`."""
+        link, control = self._running()
+        queue: asyncio.Queue[Gone | None] = asyncio.Queue()
+        self._watchers.add(queue)
+        follower = asyncio.create_task(self._follow(control, queue), name="watch the host")
+        try:
+            if link.death is not None:
+                self._host_died(link.death)
+            while (gone := await queue.get()) is not None:
+                self._names.discard(gone.name)
+                yield gone
+            if not follower.cancelled() and follower.done():
+                follower.result()
+        finally:
+            self._watchers.discard(queue)
+            follower.cancel()
+            await asyncio.wait([follower])
+
+    async def _follow(self, control: Connection, queue: asyncio.Queue[Gone | None]) -> None:
+        """Hand on what the host reports, until its connection ends; then None."""
+        try:
+            feed = control.begin(r.Watch(id=control.next_id()), Feed(asyncio.get_running_loop()))
+            try:
+                while not feed.future.done():
+                    message = await feed.next()
+                    if message is not None:
+                        queue.put_nowait(Gone(message.name, message.why, message.detail))
+                    feed.again = False  # a new link to the host: it reports from then on
+                feed.future.result()
+            finally:
+                control.abandon(feed)
+        finally:
+            if self._link is None or self._link.death is None:
+                queue.put_nowait(None)
+
+    async def probe(self) -> a.ProbeOk:
+        """What this machine can do and what is missing: for `sandlot doctor`."""
+        _, control = self._running()
+        return await control.ask(r.Probe(id=control.next_id()), a.ProbeOk)
+
+    @property
+    def mode(self) -> str:
+        """The id mode that the host works in."""
+        return self._running()[0].ready.mode
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    def _running(self) -> tuple[HostLink, Connection]:
+        link, control = self._link, self._control
+        if link is None or control is None:
+            raise Closed("the backend is not started or was closed", hint="use it as: async with sandlot.local() as provider")
+        link.check_owner()
+        return link, control
+
+    def _host_died(self, how: str) -> None:
+        names = sorted(self._names)
+        _log.error("%s; its %d sandboxes are gone", how, len(names))
+        for queue in self._watchers:
+            for name in names:
+                queue.put_nowait(Gone(name, "node_lost", how))
+
+
+async def _destroy(control: Connection, name: str, grace_ms: int) -> bool:
+    request = r.Destroy(id=control.next_id(), name=name, grace_ms=grace_ms)
+    return (await control.ask(request, a.DestroyOk)).existed

@@ -1,0 +1,233 @@
+"""Image references resolved to directories: what is unpacked already is found at once, what is not is unpacked once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, Protocol, TypeVar
+
+from sandlot.backends.local.images import oci
+from sandlot.backends.local.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
+from sandlot.backends.local.images.cache import LayerCache, LayerKey, directory_mode, keys
+from sandlot.backends.local.images.layers import LayerReader
+from sandlot.backends.local.images.reference import Reference, parse
+from sandlot.backends.local.images.tarstream import Data, Malformed
+from sandlot.errors import Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
+from sandlot.limits import MAX_LAYER_BYTES, MAX_LAYER_INODES
+from sandlot.protocol.requests import Entry
+
+_log = logging.getLogger(__name__)
+
+_BATCH_BYTES: Final = 1_048_576
+_BATCH_ITEMS: Final = 256
+_REMEMBERED: Final = 256  # images whose documents need not be read again
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that lies ready to be mounted."""
+
+    kind: Literal["host", "layers"]
+    layers: tuple[Path, ...] = ()
+    """Lowest first."""
+    env: tuple[str, ...] = ()
+    workdir: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """One step of unpacking, for whoever shows progress."""
+
+    image: str
+    layer: int
+    """From 1."""
+    layers: int
+    bytes: int
+    """Of the layer's files, so far."""
+    done: bool
+
+
+Progress = Callable[[Unpacked], None]
+
+
+class Tree(Protocol):
+    """A sandbox that writes to one directory."""
+
+    async def clear(self) -> None:
+        """Remove everything in it."""
+
+    async def fill(self, items: AsyncIterator[Entry | Data]) -> None:
+        """Write entries and their data. Raises what a file operation in a sandbox raises."""
+
+
+OpenTree = Callable[[Path], AbstractAsyncContextManager[Tree]]
+
+
+class ImageStore:
+    """Resolves image references. Layers are kept in `cache`, each unpacked at most once at a time over all processes."""
+
+    def __init__(self, cache: Path, open_tree: OpenTree, progress: Progress | None = None) -> None:
+        self._cache = LayerCache(cache)
+        self._path = cache
+        self._open_tree = open_tree
+        self._progress = progress or _log_progress
+        self._known: dict[str, tuple[object, Image, list[LayerKey]]] = {}
+
+    async def resolve(self, text: str) -> Image:
+        """The image of a reference, unpacked.
+
+        Raises:
+            ImageNotFound, ImageInvalid: with the reference and what is wrong (the caller's fault).
+            Unsupported: a layer compressed with zstd, and no package for it.
+            Capacity: no room for the layers below the cache directory.
+        """
+        if text == "host":
+            return Image("host")
+        reference = parse(text)
+        if reference.kind == "dir":
+            return Image("layers", (reference.path,))
+        known = self._remembered(reference)
+        return known if known is not None else await self._unpack(reference)
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+    def _remembered(self, reference: Reference) -> Image | None:
+        """From memory, when neither the image's index nor its unpacked layers have changed."""
+        entry = self._known.get(reference.text)
+        if entry is None:
+            return None
+        state, image, stack = entry
+        if state != _state(reference) or [self._cache.find(key) for key in stack] != list(image.layers):
+            del self._known[reference.text]
+            return None
+        return image
+
+    def _remember(self, reference: Reference, state: object, image: Image, stack: list[LayerKey]) -> None:
+        while len(self._known) >= _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[reference.text] = (state, image, stack)
+
+    # --- what is not --------------------------------------------------------------------------------------------------
+    async def _unpack(self, reference: Reference) -> Image:
+        name = reference.text
+        try:
+            state = _state(reference)
+            blobs, manifest, config = await asyncio.to_thread(_documents, reference)
+            stack = keys(config.rootfs.diff_ids)
+            paths = await self._layers(name, blobs, manifest.layers, stack)
+        except Malformed as error:
+            raise ImageInvalid(f"image {name!r} is damaged or not an image: {error}", hint="make or copy it again") from error
+        except LookupError as error:
+            raise ImageNotFound(f"image {name!r}: {error.args[0]}") from error
+        except PermissionError as error:
+            raise ImageNotFound(f"image {name!r} cannot be read: {error}", hint="check the rights of its files") from error
+        run = config.config or oci.RunConfig()
+        image = Image("layers", tuple(paths), tuple(run.env or ()), run.working_dir or "", run.user or "")
+        self._remember(reference, state, image, stack)
+        return image
+
+    async def _layers(self, name: str, blobs: Blobs, layers: Sequence[oci.Descriptor], stack: Sequence[LayerKey]) -> list[Path]:
+        """Every layer's directory, lowest first; those that are missing are unpacked one after another."""
+        self._cache.prepare()
+        paths: list[Path] = []
+        for number, (layer, key) in enumerate(zip(layers, stack, strict=True), start=1):
+            path = self._cache.find(key)
+            while path is None:
+                async with self._cache.locked(key) as ours:
+                    if ours:
+                        tell = partial(Unpacked, name, number, len(layers))
+                        await self._unpack_layer(blobs, layer, key, paths, tell)
+                path = self._cache.find(key)
+            paths.append(path)
+        return paths
+
+    async def _unpack_layer(
+        self, blobs: Blobs, layer: oci.Descriptor, key: LayerKey, lower: list[Path], tell: Callable[[int, bool], Unpacked]
+    ) -> None:
+        reader = LayerReader(partial(directory_mode, lower), MAX_LAYER_INODES)
+        items = reader.entries(read_layer(blobs, layer, key.diff_id, limit_bytes=MAX_LAYER_BYTES))
+        count = 0
+
+        async def counted() -> AsyncIterator[Entry | Data]:
+            nonlocal count
+            async for item in _in_thread(items):
+                if isinstance(item, Data):
+                    count += len(item.data)
+                    self._progress(tell(count, False))
+                yield item
+
+        self._progress(tell(0, False))
+        async with self._open_tree(self._cache.partial(key)) as tree:
+            await tree.clear()
+            try:
+                await tree.fill(counted())
+            except BaseException as error:
+                await asyncio.shield(tree.clear())
+                if isinstance(error, SandboxNoSpace):
+                    hint = "free some, or name another place with SANDLOT_CACHE"
+                    raise Capacity(f"no room to unpack layer {layer.digest} below {self._path}", hint=hint) from error
+                if isinstance(error, SandboxFileError):
+                    raise Malformed(f"layer {layer.digest} cannot be unpacked: {error}") from error
+                raise
+        self._cache.publish(key, leans_on_lower=reader.leans_on_lower)
+        self._progress(tell(count, True))
+
+
+def _documents(reference: Reference) -> tuple[Blobs, oci.Manifest, oci.Config]:
+    blobs: Blobs = Folder(reference.path) if reference.kind == "oci" else Archive(reference.path)
+    read_file(blobs, "oci-layout")
+    index = oci.decode(oci.Index, read_file(blobs, "index.json"), "index")
+    read = partial(read_document, blobs)
+    manifest = oci.find_manifest(index, reference.ref, read)
+    return blobs, manifest, oci.read_config(manifest, read)
+
+
+def _state(reference: Reference) -> object:
+    """What changes when the image at this path does."""
+    path = reference.path / "index.json" if reference.kind == "oci" else reference.path
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return reference.path, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+async def _in_thread(items: Iterator[_T]) -> AsyncIterator[_T]:
+    """The items of an iterator that reads and decompresses, worked off in batches beside the event loop."""
+    while True:
+        work = asyncio.ensure_future(asyncio.to_thread(_take, items))
+        try:
+            batch = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # a generator that runs cannot be closed; a batch takes milliseconds
+            raise
+        if not batch:
+            return
+        for item in batch:
+            yield item
+
+
+def _take(items: Iterator[_T]) -> list[_T]:
+    batch: list[_T] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        if isinstance(item, Data):
+            size += len(item.data)
+        if size >= _BATCH_BYTES or len(batch) >= _BATCH_ITEMS:
+            break
+    return batch
+
+
+def _log_progress(step: Unpacked) -> None:
+    if step.done:
+        _log.info("%s: layer %d of %d unpacked, %d bytes", step.image, step.layer, step.layers, step.bytes)
+    elif step.bytes == 0:
+        _log.info("%s: unpacking layer %d of %d", step.image, step.layer, step.layers)
