@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from sandlot.backends.local import messages
 from sandlot.backends.local.daemon_binary import find_daemon
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
-from sandlot.backends.local.runtime import cache_dir, check_private, runtime_dir
+from sandlot.backends.local.runtime import cache_dir, runtime_dir
 from sandlot.backends.local.unpacking import bare_sandboxes
 from sandlot.connection import Connection
 from sandlot.connection.sinks import Feed
@@ -39,10 +39,11 @@ class LocalBackend:
         runtime: Path | None = None,
         cache: Path | None = None,
         mode: str | None = None,
+        launcher: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
         self._daemon, self._runtime, self._cache = daemon, runtime, cache
-        self._mode, self._progress = mode, progress
+        self._mode, self._progress, self._launcher = mode, progress, tuple(launcher)
         self._link: HostLink | None = None
         self._control: Connection | None = None
         self._images: ImageStore | None = None
@@ -54,9 +55,8 @@ class LocalBackend:
         """Start the host. Raises `Unsupported` with a remedy where this machine or user cannot have one."""
         if self._link is not None:
             return
-        runtime = self._runtime or runtime_dir()
-        check_private(runtime)
-        link = await HostLink.start(HostCommand(self._daemon or find_daemon(), runtime, self._mode), self._host_died)
+        command = HostCommand(self._daemon or find_daemon(), self._runtime or runtime_dir(), self._mode, self._launcher)
+        link = await HostLink.start(command, self._host_died)
         self._link = link
         self._control = await link.dial()
         self._control.keep_open(link.dial)

@@ -48,9 +48,11 @@ class HostCommand:
     daemon: Path
     runtime_dir: Path
     mode: str | None = None
+    launcher: tuple[str, ...] = ()
+    """Words before the command: a program that executes the rest of them in its own place (`setpriv`, `systemd-run --scope`)."""
 
     def arguments(self, control: int) -> list[str]:
-        words = [str(self.daemon), "host", "--runtime-dir", str(self.runtime_dir)]
+        words = [*self.launcher, str(self.daemon), "host", "--runtime-dir", str(self.runtime_dir)]
         words += ["--control-fd", str(control), "--client-pid", str(os.getpid())]
         return [*words, "--mode", self.mode] if self.mode else words
 

@@ -13,11 +13,14 @@ from sandlot.errors import Unsupported
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where hosts keep their sockets and states: `/run/sandlot` for root, else below `XDG_RUNTIME_DIR` or `/tmp`.
+    """Where hosts keep their sockets and states: `SANDLOT_RUNTIME_DIR`, else `/run/sandlot` for root, else below
+    `XDG_RUNTIME_DIR` or `/tmp`.
 
     Raises:
         Unsupported: somebody else made that directory, or others may write to it.
     """
+    if named := environ.get("SANDLOT_RUNTIME_DIR"):
+        return Path(named).absolute()
     uid = os.geteuid()
     if uid == 0:
         path = Path("/run/sandlot")

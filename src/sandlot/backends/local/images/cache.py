@@ -50,10 +50,11 @@ class LayerCache:
 
     def prepare(self) -> None:
         """Make the directories. Only the owner may look: layers hold what images hold, with all their modes."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        _make(self._root)
         self._root.chmod(0o700)
         for name in ("layers", "stacks", "partial", "locks"):
-            (self._root / name).mkdir(exist_ok=True)
+            _make(self._root / name)
 
     def find(self, key: LayerKey) -> Path | None:
         """The directory of a whole layer."""
@@ -65,7 +66,7 @@ class LayerCache:
     def partial(self, key: LayerKey) -> Path:
         """An existing directory to unpack into; it may hold what somebody who was killed left there."""
         path = self._root / "partial" / _name(key.diff_id)
-        path.mkdir(exist_ok=True)
+        _make(path)
         return path
 
     def publish(self, key: LayerKey, *, leans_on_lower: bool) -> Path:
@@ -97,6 +98,17 @@ class LayerCache:
 
     def _stacked(self, key: LayerKey) -> Path:
         return self._root / "stacks" / _name(key.chain_id)
+
+
+def _make(path: Path) -> None:
+    """Make a directory; what root makes in another user's cache is that user's, whose host has to write there."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return
+    owner = path.parent.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _name(digest: str) -> str:
