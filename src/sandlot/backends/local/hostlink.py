@@ -49,7 +49,7 @@ class HostCommand:
     runtime_dir: Path
     mode: str | None = None
     launcher: tuple[str, ...] = ()
-    """Words before the command: a program that executes the rest of them in its own place (`setpriv`, `systemd-run --scope`)."""
+    """Words before the command: a program that runs the rest in its own place (`setpriv`, `systemd-run --scope`)."""
 
     def arguments(self, control: int) -> list[str]:
         words = [*self.launcher, str(self.daemon), "host", "--runtime-dir", str(self.runtime_dir)]

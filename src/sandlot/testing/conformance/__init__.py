@@ -4,7 +4,7 @@ A backend's own test module imports the checks, one line a module (`from sandlot
 and gives two fixtures, after which `pytest` runs them as if they stood there:
 
 `make_box`
-    an async factory `await make_box(image="busybox", **spec)`: a usable sandbox, released when the test ends. `image` is one of
+    an async factory `await make_box("busybox", **spec)`: a usable sandbox, released when the test ends. the first argument is one of
     `IMAGES`; `spec` are fields of `sandlot.Spec`.
 `provider`
     the `sandlot.Provider` that makes them.
@@ -33,7 +33,7 @@ IMAGES: Final = {
 class MakeBox(Protocol):
     """Makes one usable sandbox from one of `IMAGES`; keyword arguments are fields of `sandlot.Spec`."""
 
-    async def __call__(self, image: str = "busybox", **spec: object) -> Sandbox: ...
+    async def __call__(self, image_name: str = "busybox", /, **spec: object) -> Sandbox: ...
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 60) -> None:

@@ -1,0 +1,100 @@
+"""The id modes of the local backend that this run can have, and how a host is put into each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sandlot.backends.local.daemon_binary import find_daemon
+
+TEST_USER: Final = "sandlot-test"  # a system account without a password, made for these tests and left in place
+SUBIDS: Final = "{name}:3000000000:65536\n"
+LIMITS: Final = ("memory", "pids", "cpu", "freezer")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One id mode, as a host is started in it."""
+
+    name: str
+    launcher: tuple[str, ...]
+    runtime: Path
+    cache: Path
+    daemon: Path
+    requested: str | None = None
+
+
+def as_root(folder: Path) -> Mode:
+    """The user of this process, which must be root."""
+    return Mode("root", (), folder / "run", folder / "cache", find_daemon())
+
+
+@contextlib.contextmanager
+def as_test_user(name: str, folder: Path) -> Iterator[Mode]:
+    """An ordinary user with (`subuid`) or without (`single`) a range of subordinate ids, in cgroups delegated to it."""
+    user = _test_user()
+    for path in (folder, folder / "run", folder / "cache"):
+        path.mkdir(mode=0o755, exist_ok=True)
+        os.chown(path, user.pw_uid, user.pw_gid)
+    daemon = folder / "sandlotd"
+    shutil.copy(find_daemon(), daemon)
+    daemon.chmod(0o755)
+    groups = list(_delegated_cgroups(user))
+    enter = "".join(f"echo $$ > {group}/cgroup.procs; " for group in groups)
+    drop = f"exec setpriv --reuid {user.pw_uid} --regid {user.pw_gid} --clear-groups --inh-caps=-all --bounding-set=-all"
+    if name == "subuid":
+        drop = drop.replace(" --bounding-set=-all", "")  # newuidmap needs what its file capabilities or setuid bit give
+    launcher = ("/bin/sh", "-c", f'{enter}{drop} "$@"', "launcher")
+    requested = {"subuid": "range-rootless", "single": "single"}[name]
+    try:
+        with _subordinate_ids(user.pw_name) if name == "subuid" else contextlib.nullcontext():
+            yield Mode(name, launcher, folder / "run", folder / "cache", daemon, requested)
+    finally:
+        for group in groups:
+            with contextlib.suppress(OSError):  # a group that a living sandbox still uses is the leak test's business
+                group.rmdir()
+
+
+def _test_user() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(TEST_USER)
+    except KeyError:
+        subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", TEST_USER], check=True)
+        return pwd.getpwnam(TEST_USER)
+
+
+@contextlib.contextmanager
+def _subordinate_ids(name: str) -> Iterator[None]:
+    """Entries in /etc/subuid and /etc/subgid for as long as the tests run."""
+    tables = [Path("/etc/subuid"), Path("/etc/subgid")]
+    before = {table: table.read_text() if table.exists() else "" for table in tables}
+    for table, text in before.items():
+        lines = [line for line in text.splitlines(keepends=True) if not line.startswith(f"{name}:")]
+        table.write_text("".join(lines) + SUBIDS.format(name=name))
+    try:
+        yield
+    finally:
+        for table, text in before.items():
+            table.write_text(text)
+
+
+def _delegated_cgroups(user: pwd.struct_passwd) -> Iterator[Path]:
+    """A group on each hierarchy, below the one this process is in, that belongs to the user: what a service manager delegates."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        mount = Path("/sys/fs/cgroup", controllers.split(",")[0] if number != "0" else "unified")
+        if not mount.is_dir() or (number != "0" and controllers.split(",")[0] not in LIMITS):
+            continue
+        group = Path(f"{mount}{path}", f"sandlot-test-{os.getpid()}-{user.pw_uid}")
+        group.mkdir(exist_ok=True)
+        for entry in (group, *(group / name for name in ("cgroup.procs", "tasks", "cgroup.subtree_control", "cgroup.threads"))):
+            if entry.exists():
+                os.chown(entry, user.pw_uid, user.pw_gid)
+        yield group

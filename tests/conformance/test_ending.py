@@ -1,0 +1,3 @@
+"""The local backend keeps `sandlot.testing.conformance.ending`."""
+
+from sandlot.testing.conformance.ending import *  # noqa: F403

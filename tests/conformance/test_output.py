@@ -1,0 +1,3 @@
+"""The local backend keeps `sandlot.testing.conformance.output`."""
+
+from sandlot.testing.conformance.output import *  # noqa: F403
