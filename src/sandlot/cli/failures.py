@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import click
@@ -21,6 +23,23 @@ EXIT_CODES: Final[dict[int, str]] = {
     130: "interrupted; everything was cleaned up",
 }
 """`exec` and `shell` end with the command's own code, 128 + its signal, or 124 when its time was up."""
+
+
+OWN_FAILURE: Final = 125
+"""As container engines say it: what went wrong is not the command that was to be run."""
+
+
+class OwnFailure(Exception):
+    """A failure of Sandlot in a verb whose exit code belongs to somebody else's command; its cause is the error."""
+
+
+@contextmanager
+def own_failures() -> Iterator[None]:
+    """For `exec` and `shell`: errors of Sandlot end them with `OWN_FAILURE`, whatever their class."""
+    try:
+        yield
+    except errors.SandlotError as error:
+        raise OwnFailure from error
 
 
 class Rule(NamedTuple):
@@ -55,6 +74,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
     Raises:
         BaseException: the error itself where it is none of those expected here: a fault of ours deserves its traceback.
     """
+    if isinstance(error, OwnFailure) and error.__cause__ is not None:
+        report(error.__cause__, as_json=as_json)
+        return OWN_FAILURE
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, click.exceptions.Exit):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sandlot.backends.base import Gone, Grant, SandboxInfo
-from sandlot.backends.local import messages
+from sandlot.backends.local import machine, messages
 from sandlot.backends.local.daemon_binary import find_daemon
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
@@ -42,12 +42,14 @@ class LocalBackend:
         launcher: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
-        self._daemon, self._runtime, self._cache = daemon, runtime, cache
+        self._daemon, self._cache = daemon, cache
+        self._directory = runtime
         self._mode, self._progress, self._launcher = mode, progress, tuple(launcher)
         self._link: HostLink | None = None
         self._control: Connection | None = None
         self._images: ImageStore | None = None
         self._names: set[str] = set()
+        self._elsewhere: dict[str, bytes] = {}
         self._watchers: set[asyncio.Queue[Gone | None]] = set()
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -55,7 +57,8 @@ class LocalBackend:
         """Start the host. Raises `Unsupported` with a remedy where this machine or user cannot have one."""
         if self._link is not None:
             return
-        command = HostCommand(self._daemon or find_daemon(), self._runtime or runtime_dir(), self._mode, self._launcher)
+        self._directory = self._directory or runtime_dir()
+        command = HostCommand(self._daemon or find_daemon(), self._directory, self._mode, self._launcher)
         link = await HostLink.start(command, self._host_died)
         self._link = link
         self._control = await link.dial()
@@ -132,30 +135,47 @@ class LocalBackend:
         return connection
 
     async def reopen(self, name: str) -> Connection:
-        """See `Backend.reopen`."""
+        """See `Backend.reopen`. A leased sandbox is found whichever host on this machine has it."""
         link, _ = self._running()
-        connection = await link.dial()
+        if link.death is None and name in self._elsewhere:
+            return await machine.enter(self._elsewhere[name], name)
         try:
-            await connection.become_sandbox(r.Enter(id=connection.next_id(), name=name), a.Ok)
-        except BaseException as error:
-            await connection.aclose()
-            if isinstance(error, TransportLost):
-                link.check_alive(f"sandbox {name!r} is gone")
+            return await machine.enter(link.ready.socket, name)
+        except TransportLost:
+            link.check_alive(f"sandbox {name!r} is gone")
             raise
-        return connection
+        except SandboxGone:
+            if name in self._names:
+                raise
+            self._elsewhere[name] = await self._find_elsewhere(name)
+            return await machine.enter(self._elsewhere[name], name)
 
     async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
         """See `Backend.delete`. When the host is dead its warden removes everything."""
         link, control = self._running()
-        try:
-            link.check_alive(f"sandbox {name!r} is gone")
-            existed = await _destroy(control, name, round(grace_s * 1000))
-        except (SandboxGone, TransportLost):
-            if link.death is None:
-                raise
-            existed = name in self._names
+        existed = name in self._names
+        if link.death is None:
+            try:
+                existed = await _destroy(control, name, round(grace_s * 1000))
+            except (SandboxGone, TransportLost):
+                await link.settle()
+                if link.death is None:
+                    raise
+        if not existed and name not in self._names:
+            existed = await self._delete_elsewhere(name)
         self._names.discard(name)
+        self._elsewhere.pop(name, None)
         return existed
+
+    async def _delete_elsewhere(self, name: str) -> bool:
+        try:
+            return await machine.destroy(await self._find_elsewhere(name), name)
+        except SandboxGone:
+            return False
+
+    async def _find_elsewhere(self, name: str) -> bytes:
+        assert self._directory is not None
+        return await machine.find_leased(self._directory, name)
 
     async def list(self) -> list[SandboxInfo]:
         """See `Backend.list`."""
@@ -167,9 +187,12 @@ class LocalBackend:
 
     async def renew(self, name: str, lease_s: float) -> None:
         """See `Backend.renew`."""
-        link, control = self._running()
+        link, _ = self._running()
         link.check_alive(f"sandbox {name!r} is gone")
-        await control.ask(r.Renew(id=control.next_id(), name=name, lease_ms=round(lease_s * 1000)), a.Ok)
+        if name in self._names:
+            await machine.renew(link.ready.socket, name, lease_s)
+        else:
+            await machine.renew(await self._find_elsewhere(name), name, lease_s)
 
     async def watch(self) -> AsyncIterator[Gone]:
         """See `Backend.watch`. The death of the host ends every sandbox, each with why `node_lost`."""
@@ -216,6 +239,17 @@ class LocalBackend:
     def mode(self) -> str:
         """The id mode that the host works in."""
         return self._running()[0].ready.mode
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """Dead hosts whose remains were removed when this backend was started."""
+        return self._running()[0].ready.swept
+
+    async def sweep_cache(self) -> tuple[str, ...]:
+        """Remove unpacked layers that were never finished and that nobody is working on; their digests."""
+        self._running()
+        assert self._images is not None
+        return tuple(await self._images.sweep())
 
     # --- inside -------------------------------------------------------------------------------------------------------
     def _running(self) -> tuple[HostLink, Connection]:

@@ -16,6 +16,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from sandlot.backends.local.dialling import dial
 from sandlot.connection import Connection
 from sandlot.errors import Closed, DeadlineExceeded, SandboxGone, TransportLost, Unsupported
 from sandlot.limits import MAX_HELLO_BYTES
@@ -24,7 +25,6 @@ from sandlot.protocol.codes import error_from
 from sandlot.protocol.fields import U32
 
 START_TIMEOUT_S: Final = 15.0  # a host is ready within milliseconds; the rest is for a machine that swaps
-_DIAL_PAUSE_S: Final = 0.002  # when the listener's queue is full (4,096 by default)
 _LAST_WORDS_BYTES: Final = 4_096
 
 
@@ -157,26 +157,15 @@ class HostLink:
             TransportLost: it could not be reached. Retriable.
         """
         self.check_owner()
-        loop = asyncio.get_running_loop()
-        while True:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.setblocking(False)
-                # A full queue is EAGAIN here, never "in progress": the loop's own connect would take it for success.
-                sock.connect(os.fsdecode(self.ready.socket))
-                return await Connection.open(sock, role="host")
-            except BlockingIOError:
-                sock.close()
-                await asyncio.sleep(_DIAL_PAUSE_S)
-            except (OSError, TransportLost) as error:
-                sock.close()
-                if self._death is None:
-                    await self._settle(loop)
-                self.check_alive("the host could not be reached")
-                raise TransportLost(f"the host could not be reached: {error}") from error
+        try:
+            return await dial(self.ready.socket)
+        except TransportLost:
+            await self.settle()
+            self.check_alive("the host could not be reached")
+            raise
 
-    async def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A refused connection and the news of the host's death may arrive in either order: let the loop look once."""
+    async def settle(self) -> None:
+        """A refused connection and the news of the host's death may arrive in either order: look before it is judged."""
         await asyncio.sleep(0)
         if self._pidfd is not None and self._process.poll() is not None:
             self._died()

@@ -15,8 +15,8 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,6 +90,20 @@ class LayerCache:
                     yield False
                     return
             yield self.find(key) is None
+        finally:
+            os.close(number)
+
+    def abandoned(self) -> list[tuple[str, Path]]:
+        """Partial directories by digest, being worked on or not."""
+        directory = self._root / "partial"
+        return [(path.name, path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
+
+    @contextmanager
+    def claimed(self, name: str) -> Iterator[bool]:
+        """Hold the right to work on a partial directory. False: somebody else does."""
+        number = os.open(self._root / "locks" / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield _try_lock(number)
         finally:
             os.close(number)
 

@@ -97,6 +97,18 @@ class ImageStore:
         known = self._remembered(reference)
         return known if known is not None else await self._unpack(reference)
 
+    async def sweep(self) -> list[str]:
+        """Remove what killed processes left half unpacked; what somebody is unpacking now stays. Returns the digests."""
+        removed = []
+        for digest, partial_path in self._cache.abandoned():
+            with self._cache.claimed(digest) as ours:
+                if ours:
+                    async with self._open_tree(partial_path) as tree:
+                        await tree.clear()
+                    partial_path.rmdir()
+                    removed.append(digest)
+        return removed
+
     # --- what is known ------------------------------------------------------------------------------------------------
     def _remembered(self, reference: Reference) -> Image | None:
         """From memory, when neither the image's index nor its unpacked layers have changed."""

@@ -1,0 +1,59 @@
+"""What verbs print: data to standard output, words for people to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from sandlot.cli.failures import one_line
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+
+
+def print_json(value: Any) -> None:
+    """One object on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns; whatever a sandbox may have put into a name or label is shown, never obeyed by the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(one_line(str(cell))) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def say(text: str) -> None:
+    """One line for the person at the terminal."""
+    click.echo(f"sandlot: {one_line(text)}", err=True)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them: 42 s, 5 min, 3 h, 2 d; a dash for None."""
+    if seconds is None:
+        return "-"
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def size(count: int | None) -> str:
+    """Bytes as people read them; a dash for None."""
+    if count is None:
+        return "-"
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.3g} {units[0]}"
