@@ -60,7 +60,7 @@ TO_INIT: dict[str, Any] = {
     "remove with every field": r.Remove(id=26, path=b"/d", recursive=True, missing_ok=True, user="root"),
     "upload": r.Upload(id=18, path=b"/repo"),
     "entry root": r.Entry(id=18, path=b"", kind="dir", mode=0o755),
-    "entry file": r.Entry(id=18, path=b"a/b", kind="file", mode=0o644, mtime_ns=-1, size=7, uid=0, gid=65534),
+    "entry file": r.Entry(id=18, path=b"a/b", kind="file", mode=0o644, mtime_ns=1, size=7, uid=0, gid=65534),
     "entry link": r.Entry(id=18, path=b"a/l", kind="link", target=b"../../etc/passwd"),
     "entry hard link": r.Entry(id=18, path=b"a/h", kind="hard", target=b"a/b"),
     "entry whiteout": r.Entry(id=18, path=b"a/w", kind="whiteout"),

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Any, TypeVar, cast
 
 from sandlot import errors
-from sandlot.connection.sinks import Sink, Source
+from sandlot.connection.sinks import Brake, Contents, Feed, Output, Pages, Sink, Source
 from sandlot.errors import SandlotError, TransportLost
 from sandlot.limits import (
     MAX_CHUNK_BYTES,
@@ -83,6 +83,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._keepalive_at = 0.0
         self._links_lost = 0
+        self._brake = Brake(self._pause_reading, self._resume_reading)
 
     def __repr__(self) -> str:
         return f"<Connection {self.name or '?'} {self._session.state}, {len(self._session.calls)} calls>"
@@ -139,17 +140,34 @@ class Connection:
         self._reopen = reopen
         self._reopen_within_s = within_s
 
+    def abort(self) -> None:
+        """Cut the socket without a word, as a broken network would. For tests of what happens then."""
+        if self._link is not None and self._link.transport is not None:
+            self._link.transport.abort()
+
     async def aclose(self) -> None:
         """Say bye and close the socket. Calls that are live end with `Closed`. Idempotent."""
         link = self._link
         self._session.bye()
         self._flush()
-        self._fail(errors.Closed("the connection was closed by this client"))
+        self.fail(errors.Closed("the connection was closed by this client"))
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
         if link is not None:
             await link.lost
+
+    def fail(self, error: SandlotError) -> None:
+        """End every call, now and later, with `error`, and close the socket. The first error counts."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(copy(error))
+        self._dispatch(self._session.close(error))
+        self._drop_link()
 
     # --- facts ----------------------------------------------------------------------------------------------------------
     @property
@@ -220,11 +238,15 @@ class Connection:
 
     def abandon(self, sink: Sink) -> None:
         """Nobody waits for this call any more: stop it at the daemon."""
+        if isinstance(sink, Feed):
+            self._brake.free(sink)
         self._session.abandon(sink.call)
         self._flush()
 
     def release(self, sink: Sink) -> None:
         """Stop following a command that goes on."""
+        if isinstance(sink, Feed):
+            self._brake.free(sink)
         self._session.release(sink.call)
 
     def forget(self, key: str) -> None:
@@ -239,9 +261,34 @@ class Connection:
         self._session.consumed(sink.call, (part.s, part.off + len(part.d)))
         self._flush()
 
+    def sink(self) -> Sink:
+        """A sink for a call with one answer."""
+        return Sink(self._loop)
+
+    def source(self) -> Source:
+        """A sink for a call that sends data."""
+        return Source(self._loop)
+
+    def pages(self) -> Pages:
+        """A sink for a listing."""
+        return Pages(self._loop)
+
+    def contents(self) -> Contents:
+        """A sink for the data of one file."""
+        return Contents(self._loop)
+
+    def output(self) -> Output:
+        """A sink for a command whose output is collected."""
+        return Output(self._loop)
+
+    def feed(self) -> Feed:
+        """A sink for a call whose parts are read one by one."""
+        return Feed(self._loop, self._brake)
+
     async def room(self, sink: Source) -> int:
         """Wait until something may be sent on the call's stream 0: how many bytes; 0: it ended or began again, so stop."""
-        outbound = sink.call.outbound
+        if sink.call.outbound is None:
+            raise errors.BadRequest("the command has no open standard input", hint="start it with stdin_open=True")
         while not sink.future.done() and not sink.again:
             outbound = sink.call.outbound
             ready = self._link is not None and not self._link.paused and self._session.state == "open" and sink.call.sent
@@ -296,23 +343,19 @@ class Connection:
                     self._opened.set_result(None)
             else:
                 self._flush()
-                self._fail(event.error)
+                self.fail(event.error)
 
     def _wake_senders(self) -> None:
         for call in self._session.calls.values():
             call.owner.writable()
 
-    def _fail(self, error: SandlotError) -> None:
-        """The connection is of no more use: end every call with `error` and close the socket."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(copy(error))
-        self._dispatch(self._session.close(error))
-        self._drop_link()
+    def _pause_reading(self) -> None:
+        if self._link is not None and self._link.transport is not None and self._link.transport.is_reading():
+            self._link.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._link is not None and self._link.transport is not None and not self._link.transport.is_closing():
+            self._link.transport.resume_reading()
 
     def _drop_link(self) -> None:
         """Close the socket; what it did not take by now is dropped, so that a peer that does not read cannot hold it open."""
@@ -351,7 +394,7 @@ class Connection:
         self._dispatch(self._session.link_lost())
         text = f"the link to the daemon broke: {cause}" if cause is not None else "the daemon closed the link"
         if self._reopen is None or opening:
-            self._fail(TransportLost(text))
+            self.fail(TransportLost(text))
         else:
             self._reopening = self._loop.create_task(self._open_again(self._reopen, text))
 
@@ -367,11 +410,11 @@ class Connection:
                     if self._take_over(fresh):
                         return
                 except errors.SandboxGone as gone:
-                    self._fail(gone)
+                    self.fail(gone)
                     return
                 except SandlotError as error:
                     if not error.retriable:
-                        self._fail(error)
+                        self.fail(error)
                         return
                     cause = str(error)
                 except (OSError, TimeoutError) as error:
@@ -384,7 +427,7 @@ class Connection:
         finally:
             self._reopening = None
             if self._link is None and self._failure is None:
-                self._fail(TransportLost(f"no new link within {self._reopen_within_s:g} s: {cause}"))
+                self.fail(TransportLost(f"no new link within {self._reopen_within_s:g} s: {cause}"))
 
     def _take_over(self, fresh: Connection) -> bool:
         """Use the link of a connection that was just opened. False: it is lost already."""

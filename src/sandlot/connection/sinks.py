@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from sandlot.errors import SandlotError
 from sandlot.protocol import answers as a
@@ -31,6 +32,7 @@ class Sink:
             return  # its waiter was cancelled in this very turn of the loop
         if isinstance(outcome, SandlotError):
             self.future.set_exception(outcome)
+            self.future.exception()  # whoever waits gets it; where nobody does, nothing is to be logged
         else:
             self.future.set_result(outcome)
 
@@ -126,28 +128,75 @@ class Source(Sink):
         await waiter
 
 
+class Brake:
+    """Stops the reading of a socket while some feed holds more than it should; parts without data know no window."""
+
+    __slots__ = ("_holding", "_pause", "_resume")
+
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause, self._resume = pause, resume
+        self._holding: set[Feed] = set()
+
+    @property
+    def on(self) -> bool:
+        return bool(self._holding)
+
+    def hold(self, feed: Feed) -> None:
+        self._holding.add(feed)
+        self._pause()
+
+    def free(self, feed: Feed) -> None:
+        if feed in self._holding:
+            self._holding.remove(feed)
+            if not self._holding:
+                self._resume()
+
+
 class Feed(Source):
-    """Hands parts on one by one as the reader asks for them; at most a window a stream waits here."""
+    """Hands parts on as the reader asks for them. At most a window a stream and `MOST_PARTS` parts wait here."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_brake", "_parts")
+    MOST_PARTS: Final = 4_096
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, brake: Brake) -> None:
         super().__init__(loop)
+        self._brake = brake
         self._parts: deque[Any] = deque()
 
     def arrived(self, message: Any) -> tuple[int, int] | None:
         self._parts.append(message)
+        if len(self._parts) > self.MOST_PARTS:
+            self._brake.hold(self)
         self.writable()
         return None
 
+    def ended(self, outcome: r.Message | SandlotError) -> None:
+        self._brake.free(self)
+        super().ended(outcome)
+
     def restarted(self) -> None:
         self._parts.clear()
+        self._brake.free(self)
         super().restarted()
 
     async def next(self) -> Any:
         """The next part, or None at the end of the call or when it began `again`."""
-        while not self._parts:
-            if self.future.done() or self.again:
-                return None
+        await self._some()
+        if not self._parts:
+            return None
+        part = self._parts.popleft()
+        if not self._parts:
+            self._brake.free(self)
+        return part
+
+    async def next_batch(self) -> list[Any]:
+        """All parts that are there, at least one; none at the end of the call or when it began `again`."""
+        await self._some()
+        parts = list(self._parts)
+        self._parts.clear()
+        self._brake.free(self)
+        return parts
+
+    async def _some(self) -> None:
+        while not self._parts and not self.future.done() and not self.again:
             await self.changed()
-        return self._parts.popleft()

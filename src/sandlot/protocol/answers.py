@@ -80,7 +80,7 @@ class Listed(Struct, frozen=True, omit_defaults=True):
     kind: FileKind
     size: U63 = 0
     mode: U32 = 0
-    mtime_ns: int = 0
+    mtime_ns: U63 = 0
     target: bytes | None = None
 
 
@@ -107,7 +107,7 @@ class Ok(Message, frozen=True, tag="ok"):
 class ReadOk(Ok, frozen=True, tag="ok"):
     size: U63
     mode: U32
-    mtime_ns: int
+    mtime_ns: U63
 
 
 class WriteOk(Ok, frozen=True, tag="ok"):
@@ -120,7 +120,7 @@ class StatOk(Ok, frozen=True, tag="ok"):
     mode: U32 = 0
     uid: U32 = 0
     gid: U32 = 0
-    mtime_ns: int = 0
+    mtime_ns: U63 = 0
     target: bytes | None = None
 
 

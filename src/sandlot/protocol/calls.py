@@ -120,23 +120,27 @@ class Inbound:
 class Outbound:
     """The sending end of stream 0: never beyond the last acknowledgement plus the window; keeps what may be needed again."""
 
-    __slots__ = ("acked", "ended", "kept", "sent")
+    __slots__ = ("acked", "ended", "kept", "known", "sent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: bool = True) -> None:
         self.sent = self.acked = 0
+        self.known = known
+        """False until the daemon has said where the standard input of a command that was attached to goes on."""
         self.ended = False
         self.kept: deque[tuple[int, bytes]] | None = deque()
         """Unacknowledged standard input, at most a window; None for file data, which its source can give again."""
 
     @property
     def room(self) -> int:
-        return self.acked + WINDOW_BYTES - self.sent
+        return self.acked + WINDOW_BYTES - self.sent if self.known else 0
 
     def acknowledge(self, offset: int) -> None:
         """
         Raises:
             ProtocolViolation: it goes backwards or beyond what was sent.
         """
+        if not self.known:
+            self.known, self.sent = True, offset
         if not self.acked <= offset <= self.sent:
             raise ProtocolViolation(f"an acknowledgement of {offset}, outside {self.acked} to {self.sent}")
         self.acked = offset
@@ -182,7 +186,7 @@ class Call:
             self.key = request.key
             self.inbound = {STDOUT: Inbound(request.out_from), STDERR: Inbound(request.err_from)}
             if self.outbound is None:
-                self.outbound = Outbound()
+                self.outbound = Outbound(known=False)
         elif isinstance(request, (r.Read, r.Download, r.Changes)):
             self.inbound = {STDOUT: Inbound(cap=request.limit if isinstance(request, r.Read) else None)}
         elif isinstance(request, (r.Write, r.Upload)):

@@ -204,8 +204,8 @@ class Entry(Message, frozen=True, tag="entry"):
     path: bytes
     kind: EntryKind
     mode: U32 | None = None
-    mtime_ns: int | None = None
-    size: U63 = 0
+    mtime_ns: U63 | None = None
+    size: U63 | None = None
     target: bytes | None = None
     uid: U32 | None = None
     gid: U32 | None = None

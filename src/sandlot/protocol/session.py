@@ -334,8 +334,10 @@ class Session:
             raise ProtocolViolation(f"{type(message).__struct_config__.tag} for call {message.id}, which is not live")
 
     def _handle_ack(self, call: Call, message: r.Ack, events: list[Event]) -> None:
-        if call.outbound is None or message.s != TO_SANDBOX:
-            raise ProtocolViolation("an acknowledgement for a stream that we do not send")
+        if message.s != TO_SANDBOX or (call.outbound is None and message.off > 0):
+            raise ProtocolViolation("an acknowledgement of what was not sent")
+        if call.outbound is None:
+            return  # the answer to an attach, for a command without standard input
         call.outbound.acknowledge(message.off)
         if not call.abandoned:
             events.append(Writable(call))
