@@ -158,9 +158,9 @@ class Feed(Source):
     __slots__ = ("_brake", "_parts")
     MOST_PARTS: Final = 4_096
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, brake: Brake) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, brake: Brake | None = None) -> None:
         super().__init__(loop)
-        self._brake = brake
+        self._brake = brake or Brake(lambda: None, lambda: None)
         self._parts: deque[Any] = deque()
 
     def arrived(self, message: Any) -> tuple[int, int] | None:

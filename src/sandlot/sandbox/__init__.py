@@ -1,4 +1,4 @@
-"""The handle of one sandbox: commands, files, and the sandbox itself. Everything here works over a `Connection`, on any backend."""
+"""The handle of one sandbox: commands, files, and the sandbox itself. All of it works over a `Connection`, on any backend."""
 
 from sandlot.sandbox.diffs import Diff
 from sandlot.sandbox.handle import Sandbox

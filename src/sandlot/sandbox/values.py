@@ -16,7 +16,7 @@ class FileInfo:
     """One file, directory or other thing in the sandbox."""
 
     path: str
-    """As it was asked for, or relative to the directory that was listed. Bytes that are no UTF-8 are kept by `surrogateescape`."""
+    """As it was asked for, or relative to the listed directory. Bytes that are no UTF-8 are kept by `surrogateescape`."""
     kind: FileKind
     size: int
     """Bytes."""
@@ -64,14 +64,13 @@ class SandboxUsage:
     """What the whole sandbox uses now. None where the machine cannot tell or nothing is limited."""
 
     cpu_s: float | None
-    memory: int | None
-    """Bytes, as are all sizes here."""
-    memory_peak: int | None
-    memory_limit: int | None
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_limit_bytes: int | None
     pids: int | None
     pids_limit: int | None
-    disk: int | None
-    disk_limit: int | None
+    disk_bytes: int | None
+    disk_limit_bytes: int | None
     oom_kills: int | None
     cpu_limit: float | None
     """CPUs."""
@@ -130,13 +129,13 @@ def process_infos(answer: a.ProcessesOk) -> list[ProcessInfo]:
 def sandbox_usage(answer: a.UsageOk) -> SandboxUsage:
     return SandboxUsage(
         cpu_s=None if answer.cpu_us is None else answer.cpu_us / 1e6,
-        memory=answer.memory_bytes,
-        memory_peak=answer.memory_peak_bytes,
-        memory_limit=answer.memory_limit_bytes,
+        memory_bytes=answer.memory_bytes,
+        memory_peak_bytes=answer.memory_peak_bytes,
+        memory_limit_bytes=answer.memory_limit_bytes,
         pids=answer.pids,
         pids_limit=answer.pids_limit,
-        disk=answer.disk_bytes,
-        disk_limit=answer.disk_limit_bytes,
+        disk_bytes=answer.disk_bytes,
+        disk_limit_bytes=answer.disk_limit_bytes,
         oom_kills=answer.oom_kills,
         cpu_limit=None if answer.cpu_limit_millis is None else answer.cpu_limit_millis / 1000,
     )
