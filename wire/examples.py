@@ -94,13 +94,17 @@ FROM_INIT: dict[str, Any] = {
     "exit": a.Exit(id=1, code=0, wall_us=250, user_us=100, sys_us=100, peak_bytes=1048576, spawn_us=90),
     "exit by a signal": a.Exit(id=1, signal=9, timed_out=True, oom=True, wall_us=1, unenforced=("memory",)),
     "exit with output": a.Exit(
-        id=1, code=255, out=a.Kept(total=6, kept=6, head=6, d=b"hello\n"), err=a.Kept(total=3000000, kept=300000, head=150000, d=b"x")
+        id=1, code=255, out=a.Kept(total=6, kept=6, head=6, d=b"hello\n"),
+        err=a.Kept(total=3000000, kept=300000, head=150000, d=b"x"),
     ),
     "exit of a shell run": a.Exit(id=11, code=0, cwd=b"/tmp", alive=True),
     "data down": r.Data(id=14, s=1, off=0, d=b"root:x"),
     "data down at a position": r.Data(id=27, s=1, off=0, d=b"x", at=4096),
     "entry": r.Entry(id=27, path=b"a", kind="file", mode=0o600, mtime_ns=1700000000000000000, size=4097, uid=0, gid=0),
-    "entries": a.Entries(id=21, entries=(a.Listed(path=b"a", kind="file", size=1, mode=0o644, mtime_ns=5), a.Listed(path=b"b", kind="dir"))),
+    "entries": a.Entries(
+        id=21,
+        entries=(a.Listed(path=b"a", kind="file", size=1, mode=0o644, mtime_ns=5), a.Listed(path=b"b", kind="dir")),
+    ),
     "entries with a link": a.Entries(id=21, entries=(a.Listed(path=b"l", kind="link", target=b"/x"),)),
     "ok": a.Ok(id=23),
     "ok read": a.ReadOk(id=14, size=6, mode=0o644, mtime_ns=1700000000000000000),
@@ -166,7 +170,8 @@ FROM_HOST: dict[str, Any] = {
 TOLERATED: list[tuple[str, str, str, bytes]] = [
     ("unknown fields are ignored", "init", "c2d", pack({"t": "ping", "id": 1, "later": {"a": [1, {"b": None}]}})),
     ("unknown fields are ignored", "init", "d2c", pack({"t": "pong", "id": 1, "later": {"a": [1, {"b": 1.5}]}})),
-    ("nil is the default where that is nil", "init", "c2d", pack({"t": "exec", "id": 1, "key": "k", "script": b"x", "argv": None, "cwd": None})),
+    ("nil is the default where that is nil", "init", "c2d",
+     pack({"t": "exec", "id": 1, "key": "k", "script": b"x", "argv": None, "cwd": None})),
     ("the type may come last", "init", "c2d", pack({"id": 1, "t": "ping"})),
     ("numbers may be longer than they need be", "init", "d2c", b"\x82\xa1t\xa4pong\xa2id\xce\x00\x00\x00\x05"),
 ]  # fmt: skip

@@ -4,7 +4,7 @@
     python wire/generate.py --check   exit 1 when a file differs from what would be written
 
 Good examples: `{"name", "role", "direction", "hex", "json"}`. `hex` is one whole frame, its length included. `json` is what
-it holds, with bytes as `{"b64": ...}`; fields that are absent or unknown to the reader are not compared. `role` is the daemon's.
+it holds, with bytes as `{"b64": ...}`; fields absent or unknown to the reader are not compared. `role` is the daemon's.
 Bad examples: `{"name", "role", "direction", "hex", "error"}`: `hex` is the bytes after a hello, `error` the code of the answer.
 """
 

@@ -287,12 +287,12 @@ class Connection:
 
     async def room(self, sink: Source) -> int:
         """Wait until something may be sent on the call's stream 0: how many bytes; 0: it ended or began again, so stop."""
-        if sink.call.outbound is None:
-            raise errors.BadRequest("the command has no open standard input", hint="start it with stdin_open=True")
         while not sink.future.done() and not sink.again:
             outbound = sink.call.outbound
+            if outbound is None:
+                raise errors.BadRequest("the command has no open standard input", hint="start it with stdin_open=True")
             ready = self._link is not None and not self._link.paused and self._session.state == "open" and sink.call.sent
-            if ready and outbound is not None and outbound.room > 0:
+            if ready and outbound.room > 0:
                 return min(outbound.room, MAX_CHUNK_BYTES)
             await sink.changed()
         return 0

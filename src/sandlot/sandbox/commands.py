@@ -1,4 +1,4 @@
-"""What a caller says of a command, checked and turned into wire fields; what the daemon says of its end, turned into a `Result`."""
+"""What a caller says of a command, checked and turned into wire fields; what the daemon says of its end, as a `Result`."""
 
 from __future__ import annotations
 
@@ -63,13 +63,11 @@ def encode_script(script: str) -> bytes:
     if not data:
         raise BadRequest("the command is empty")
     if len(data) > MAX_SCRIPT_BYTES:
-        raise ArgumentTooLong(
-            f"a script of {len(data)} bytes; at most {MAX_SCRIPT_BYTES}", hint="write it to a file and run that"
-        )
+        raise ArgumentTooLong(f"a script of {len(data)} bytes; at most {MAX_SCRIPT_BYTES}", hint="run it from a file")
     return data
 
 
-def encode_argv(items: Sequence[Text | os.PathLike[str]]) -> tuple[bytes, ...]:
+def encode_argv(items: object) -> tuple[bytes, ...]:
     if isinstance(items, (bytes, bytearray)) or not isinstance(items, Sequence):
         raise BadRequest(f"a command is a str for the shell or a list of arguments, not {type(items).__name__}")
     argv = tuple(encode_text(os.fspath(item), "an argument") for item in items)
@@ -119,7 +117,7 @@ def encode_text(text: Text, what: str) -> bytes:
     return data
 
 
-def encode_timeout(timeout: float | None) -> int | None:
+def encode_timeout(timeout: object) -> int | None:
     """Seconds to whole milliseconds, rounded up."""
     if timeout is None:
         return None

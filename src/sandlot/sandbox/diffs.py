@@ -35,7 +35,7 @@ class _Spool:
         """Where it was put."""
         position = self.size
         if self._memory is not None and self.size + len(data) > _IN_MEMORY_BYTES:
-            self._file = tempfile.TemporaryFile(prefix="sandlot-diff-")
+            self._file = tempfile.TemporaryFile(prefix="sandlot-diff-")  # noqa: SIM115 - it lives as long as the diff
             self._file.write(self._memory)
             self._memory = None
         if self._memory is not None:
@@ -151,8 +151,9 @@ class Diff:
                 continue
             if entry.kind == "hard" and entry.target not in kept:
                 first = names[entry.target or b""]
-                entry = replace(first, path=entry.path, wire=with_fields(first.wire, path=entry.path))
-            chosen.append(entry)
+                chosen.append(replace(first, path=entry.path, wire=with_fields(first.wire, path=entry.path)))
+            else:
+                chosen.append(entry)
         return Diff(tuple(chosen), self._spool)
 
     def digest(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from copy import copy
 from typing import Any, Final, Literal, NoReturn
 
 from sandlot import errors
@@ -52,8 +53,8 @@ class Sandbox(Files):
     harms no other. A broken link is replaced behind the scenes: commands go on, none runs twice, no output is lost; calls whose
     effect would then be unknown raise `TransportLost`.
 
-    Every call may raise `Infrastructure` (the sandbox is gone, the link is lost, ...): never the command's fault, retriable on a
-    fresh sandbox. After `aclose` every call raises `Closed`. Use it as `async with await provider.create(...) as box`.
+    Every call may raise `Infrastructure` (the sandbox is gone, the link is lost, ...): never the command's fault, retriable on
+    a fresh sandbox. After `aclose` every call raises `Closed`. Use it as `async with await provider.create(...) as box`.
     """
 
     def __init__(
@@ -188,7 +189,11 @@ class Sandbox(Files):
         check: bool = False,
         kill: Literal["tree", "leader"] = "tree",
     ) -> CommandStream:
-        """Run a command and read its output as it comes: `async with box.stream(...) as s: async for chunk in s: ...`, then `s.result`.
+        """Run a command and read its output as it comes.
+
+            async with box.stream("make") as stream:
+                async for chunk in stream: ...
+            stream.result
 
         Arguments as for `exec`, without caps: a reader that pauses makes the command wait. `stdin` is at most 256 KiB here;
         with `stdin_open=True` more may follow by `write_stdin`. `pty=(rows, columns)` gives a controlling terminal, whose
@@ -356,7 +361,7 @@ class Sandbox(Files):
     # --- inside -----------------------------------------------------------------------------------------------------------
     def _ready(self) -> Connection:
         if self._closed is not None:
-            raise type(self._closed)(self._closed.message, hint=self._closed.hint)
+            raise copy(self._closed)
         return self._connection
 
     def _next_key(self) -> str:
@@ -378,9 +383,7 @@ class Sandbox(Files):
         pty: tuple[int, int] | None,
     ) -> dict[str, Any]:
         if stdin is not None and len(stdin) > MAX_CHUNK_BYTES:
-            raise BadRequest(
-                f"stdin of {len(stdin)} bytes; at most {MAX_CHUNK_BYTES} here", hint="use stdin_open and write_stdin"
-            )
+            raise BadRequest(f"stdin of {len(stdin)} bytes; at most {MAX_CHUNK_BYTES} here", hint="use write_stdin")
         if pty is not None and not all(0 < size < 65536 for size in pty):
             raise BadRequest(f"a terminal of {pty} rows and columns")
         return {**program(cmd, cwd=cwd, env=env, user=user), "stdin": stdin, "pty": pty}

@@ -12,13 +12,14 @@ from sandlot.errors import SandlotError
 from sandlot.result import Result
 
 Kind = Literal[
-    "exec", "stream", "start", "wait", "shell", "read", "write", "upload", "download", "changes", "apply", "mkdir", "remove"
-]
+    "exec", "start", "wait", "shell", "read", "write", "mkdir", "remove", "upload", "download", "changes", "apply"
+]  # fmt: skip
+"""Of a stream nothing is recorded: its reader has seen it all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One finished call. `contents` are references to what the caller gave or got, so that keeping a digest or all is a choice."""
+    """One finished call. `contents` refers to what the caller gave or got: keeping a digest or all of it is a choice."""
 
     kind: Kind
     subject: str

@@ -29,7 +29,7 @@ class Target(Protocol):
 
 # --- up ------------------------------------------------------------------------------------------------------------------
 async def send(connection: Connection, request: r.Request, items: Callable[[], Iterator[Item]], shape: type[Shape]) -> Shape:
-    """Send all items and the end; the daemon's closing answer. A broken link starts it over, as nothing of it is in place yet."""
+    """Send all items and the end; the daemon's closing answer. After a broken link it starts over."""
     sink = connection.begin(request, connection.source(), patience_s=REQUEST_PATIENCE_S)
     try:
         while not sink.future.done():
@@ -125,7 +125,7 @@ def _put(target: Target, batch: list[Any]) -> None:
 
 
 async def _in_thread(function: Callable[..., None], *args: object) -> None:
-    """Run it to its end even when this task is cancelled: the target is closed right afterwards, so nothing may still use it."""
+    """Run it to its end even when this task is cancelled: the target is closed right afterwards."""
     work = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         await asyncio.shield(work)

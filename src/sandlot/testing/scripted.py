@@ -6,8 +6,8 @@
     request = await daemon.next(r.Exec)
     daemon.send(a.Exit(id=request.id, code=0))
 
-It answers hello and ping by itself unless told otherwise, and nothing else. For tests of clients, backends and providers that need
-a peer that is silent, slow, confused, hostile or gone; what a sandbox really does is tested against the real daemon.
+It answers hello and ping by itself unless told otherwise, and nothing else. For tests of clients, backends and providers
+that need a peer that is silent, slow, confused, hostile or gone; what a sandbox really does is tested on the real daemon.
 """
 
 from __future__ import annotations
