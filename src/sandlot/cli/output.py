@@ -56,4 +56,4 @@ def size(count: int | None) -> str:
     while value >= 1024 and len(units) > 1:
         value /= 1024
         units.pop(0)
-    return f"{value:.3g} {units[0]}"
+    return f"{value:.4g} {units[0]}"
