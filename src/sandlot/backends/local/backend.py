@@ -16,7 +16,6 @@ from sandlot.backends.local.images.store import ImageStore, Progress
 from sandlot.backends.local.runtime import cache_dir, runtime_dir
 from sandlot.backends.local.unpacking import bare_sandboxes
 from sandlot.connection import Connection
-from sandlot.connection.sinks import Feed
 from sandlot.errors import CleanupFailed, Closed, SandboxGone, TransportLost
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
@@ -216,7 +215,7 @@ class LocalBackend:
     async def _follow(self, control: Connection, queue: asyncio.Queue[Gone | None]) -> None:
         """Hand on what the host reports, until its connection ends; then None."""
         try:
-            feed = control.begin(r.Watch(id=control.next_id()), Feed(asyncio.get_running_loop()))
+            feed = control.begin(r.Watch(id=control.next_id()), control.feed())
             try:
                 while not feed.future.done():
                     message = await feed.next()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from sandlot.backends.local.hostlink import HostLink
 from sandlot.backends.local.images.store import OpenTree
-from sandlot.backends.local.images.tarstream import Data
 from sandlot.connection import Connection
-from sandlot.connection.sinks import Pages, Source
 from sandlot.limits import REQUEST_PATIENCE_S
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
+from sandlot.sandbox.transfers import send
+from sandlot.sandbox.trees import Item
 
 _PIDS: Final = 64  # the daemon and nothing else runs there
 _UPPER_BYTES: Final = 16_777_216  # for the daemon's own mounts; the tree itself goes to disk
@@ -66,42 +66,16 @@ class _BareTree:
         self._connection = connection
 
     async def clear(self) -> None:
+        """Remove everything below the root."""
         connection = self._connection
-        pages = connection.begin(
-            r.ListFiles(id=connection.next_id(), path=b"/"), Pages(asyncio.get_running_loop()), patience_s=REQUEST_PATIENCE_S
-        )
+        request = r.ListFiles(id=connection.next_id(), path=b"/")
+        pages = connection.begin(request, connection.pages(), patience_s=REQUEST_PATIENCE_S)
         await connection.finish(pages)
         for entry in pages.entries:
-            request = r.Remove(id=connection.next_id(), path=b"/" + entry.path, recursive=True, missing_ok=True)
-            await connection.ask(request, a.Ok, patience_s=None)
+            removal = r.Remove(id=connection.next_id(), path=b"/" + entry.path, recursive=True, missing_ok=True)
+            await connection.ask(removal, a.Ok, patience_s=None)
 
-    async def fill(self, items: AsyncIterator[r.Entry | Data]) -> None:
-        connection = self._connection
-        request = r.Upload(id=connection.next_id(), path=b"/")
-        source = connection.begin(request, Source(asyncio.get_running_loop()))
-        try:
-            async for item in items:
-                if not await self._send(source, item):
-                    break
-            else:
-                connection.send_end(source)
-        except BaseException:
-            connection.abandon(source)
-            raise
-        await connection.finish(source)
-
-    async def _send(self, source: Source, item: r.Entry | Data) -> bool:
-        """False: the call has ended, so there is no use in sending more."""
-        if isinstance(item, r.Entry):
-            if not await self._connection.room(source):
-                return False
-            self._connection.send_entry(source, item)
-            return True
-        at, rest = item.at, item.data
-        while rest:
-            room = await self._connection.room(source)
-            if not room:
-                return False
-            self._connection.send_data(source, rest[:room], at=at)
-            at, rest = at + room, rest[room:]
-        return True
+    async def fill(self, items: Callable[[], Iterator[Item]]) -> None:
+        """Write entries and their data."""
+        request = r.Upload(id=self._connection.next_id(), path=b"/")
+        await send(self._connection, request, items, a.TransferOk)

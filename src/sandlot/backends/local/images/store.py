@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol
 
 from sandlot.backends.local.images import oci
 from sandlot.backends.local.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
 from sandlot.backends.local.images.cache import LayerCache, LayerKey, directory_mode, keys
 from sandlot.backends.local.images.layers import LayerReader
 from sandlot.backends.local.images.reference import Reference, parse
-from sandlot.backends.local.images.tarstream import Data, Malformed
+from sandlot.backends.local.images.tarstream import Malformed
 from sandlot.errors import Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
 from sandlot.limits import MAX_LAYER_BYTES, MAX_LAYER_INODES
 from sandlot.protocol.requests import Entry
+from sandlot.sandbox.trees import Item, Piece
 
 _log = logging.getLogger(__name__)
 
-_BATCH_BYTES: Final = 1_048_576
-_BATCH_ITEMS: Final = 256
 _REMEMBERED: Final = 256  # images whose documents need not be read again
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,7 @@ class Unpacked:
 
 
 Progress = Callable[[Unpacked], None]
+"""Called from a worker thread, some hundred times a second: it must be quick."""
 
 
 class Tree(Protocol):
@@ -64,8 +63,8 @@ class Tree(Protocol):
     async def clear(self) -> None:
         """Remove everything in it."""
 
-    async def fill(self, items: AsyncIterator[Entry | Data]) -> None:
-        """Write entries and their data. Raises what a file operation in a sandbox raises."""
+    async def fill(self, items: Callable[[], Iterator[Item]]) -> None:
+        """Write entries and their data, taken off the event loop. Raises what a file operation in a sandbox raises."""
 
 
 OpenTree = Callable[[Path], AbstractAsyncContextManager[Tree]]
@@ -164,22 +163,23 @@ class ImageStore:
         self, blobs: Blobs, layer: oci.Descriptor, key: LayerKey, lower: list[Path], tell: Callable[[int, bool], Unpacked]
     ) -> None:
         reader = LayerReader(partial(directory_mode, lower), MAX_LAYER_INODES)
-        items = reader.entries(read_layer(blobs, layer, key.diff_id, limit_bytes=MAX_LAYER_BYTES))
         count = 0
 
-        async def counted() -> AsyncIterator[Entry | Data]:
+        def items() -> Iterator[Item]:
             nonlocal count
-            async for item in _in_thread(items):
-                if isinstance(item, Data):
-                    count += len(item.data)
-                    self._progress(tell(count, False))
-                yield item
+            for item in reader.entries(read_layer(blobs, layer, key.diff_id, limit_bytes=MAX_LAYER_BYTES)):
+                if isinstance(item, Entry):
+                    yield item
+                    continue
+                count += len(item.data)
+                self._progress(tell(count, False))
+                yield Piece(item.at, item.data)
 
         self._progress(tell(0, False))
         async with self._open_tree(self._cache.partial(key)) as tree:
             await tree.clear()
             try:
-                await tree.fill(counted())
+                await tree.fill(items)
             except BaseException as error:
                 await asyncio.shield(tree.clear())
                 if isinstance(error, SandboxNoSpace):
@@ -209,33 +209,6 @@ def _state(reference: Reference) -> object:
     except FileNotFoundError:
         return None
     return reference.path, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-async def _in_thread(items: Iterator[_T]) -> AsyncIterator[_T]:
-    """The items of an iterator that reads and decompresses, worked off in batches beside the event loop."""
-    while True:
-        work = asyncio.ensure_future(asyncio.to_thread(_take, items))
-        try:
-            batch = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])  # a generator that runs cannot be closed; a batch takes milliseconds
-            raise
-        if not batch:
-            return
-        for item in batch:
-            yield item
-
-
-def _take(items: Iterator[_T]) -> list[_T]:
-    batch: list[_T] = []
-    size = 0
-    for item in items:
-        batch.append(item)
-        if isinstance(item, Data):
-            size += len(item.data)
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_ITEMS:
-            break
-    return batch
 
 
 def _log_progress(step: Unpacked) -> None:

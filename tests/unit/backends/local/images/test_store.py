@@ -6,16 +6,15 @@ import asyncio
 import errno
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from sandlot.backends.local.images.store import Image, ImageStore, Unpacked
-from sandlot.backends.local.images.tarstream import Data
 from sandlot.errors import Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace, SandlotError
-from sandlot.protocol.requests import Entry
+from sandlot.sandbox.trees import Item, Piece
 from tests.unit.backends.local.images.layouts import Layout, archive, tar
 
 
@@ -29,10 +28,10 @@ class PlainTree:
         for path in self.root.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    async def fill(self, items: AsyncIterator[Entry | Data]) -> None:
+    async def fill(self, items: Callable[[], Iterator[Item]]) -> None:
         path = self.root
-        async for item in items:
-            if isinstance(item, Data):
+        for item in items():
+            if isinstance(item, Piece):
                 self._append(path, item.data)
                 continue
             path = self.root / item.path.decode()
