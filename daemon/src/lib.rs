@@ -14,10 +14,13 @@ pub mod host;
 pub mod init;
 pub mod limits;
 pub mod message;
+pub mod output;
+pub mod process;
 pub mod reactor;
 pub mod sandbox;
 pub mod serve;
 pub mod source;
+pub mod users;
 pub mod verbs;
 
 /// Protocol name and version of this binary, as told in `hello.daemon`.

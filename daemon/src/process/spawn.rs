@@ -1,0 +1,331 @@
+//! From a [`Launch`] to a running process.
+//!
+//! The child shares our memory until it executes and runs beside us (`CLONE_VM` without `CLONE_VFORK`), so we pay for
+//! neither a copy of page tables nor its way to `execve`. What it reads lives in its `Launch`, which is kept until the
+//! kernel clears `busy` (`CLONE_CHILD_CLEARTID`: at execve or death).
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use super::program::Program;
+use super::raw::{self, CloneArgs};
+use crate::cgroup::Leaf;
+use crate::init::{Confinement, Identity};
+
+/// Stack of a child until it executes. Only touched pages cost memory.
+const STACK_BYTES: usize = 64 * 1024;
+const GUARD_BYTES: usize = 4096;
+/// Stacks kept for the next children.
+const SPARE_STACKS: usize = 4;
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Where a shell finds a script that is no argument: `/proc/self/fd/3`.
+pub const SCRIPT_FD: c_int = 3;
+
+/// Everything about a process to be.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    pub program: Program,
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// Given to the child as [`SCRIPT_FD`] and the numbers after it.
+    pub extra: &'a [BorrowedFd<'a>],
+    pub cwd: BorrowedFd<'a>,
+    /// `stdio[0]` is a terminal and becomes the controlling one.
+    pub terminal: bool,
+    pub identity: Identity,
+    pub leaf: Option<&'a Leaf>,
+}
+
+/// What a child could not do before it executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Setup,
+    Directory,
+    Execute,
+}
+
+/// Written by a child that fails before it executes, read after its death.
+#[derive(Debug, Default)]
+pub struct Report {
+    stage: AtomicU32,
+    errno: AtomicI32,
+}
+
+impl Report {
+    pub fn failure(&self) -> Option<(Stage, Errno)> {
+        let stage = match self.stage.load(Ordering::Acquire) {
+            0 => return None,
+            1 => Stage::Setup,
+            2 => Stage::Directory,
+            _ => Stage::Execute,
+        };
+        Some((stage, Errno::from_raw_os_error(self.errno.load(Ordering::Relaxed))))
+    }
+}
+
+/// A process that was just made.
+#[derive(Debug)]
+pub struct Spawned {
+    pub pid: u32,
+    pub report: Arc<Report>,
+}
+
+/// Makes processes, and keeps what they read until they no longer do.
+#[derive(Debug)]
+pub struct Spawner {
+    confinement: Arc<Confinement>,
+    /// Soft limit of open files that commands get; ours is higher.
+    open_files: libc::rlimit,
+    in_flight: Vec<Box<Block>>,
+    spare: Vec<Stack>,
+}
+
+impl Spawner {
+    pub fn new(confinement: Confinement, open_files: libc::rlimit) -> Self {
+        Spawner { confinement: Arc::new(confinement), open_files, in_flight: Vec::new(), spare: Vec::new() }
+    }
+
+    /// Start a process. What fails on its way to `execve` is told by its `report` and its exit code.
+    ///
+    /// # Errors
+    /// No memory, no process, or a cgroup that refuses it.
+    pub fn spawn(&mut self, launch: Launch<'_>) -> rustix::io::Result<Spawned> {
+        self.sweep();
+        let stack = match self.spare.pop() {
+            Some(stack) => stack,
+            None => Stack::new()?,
+        };
+        let into_cgroup = launch.leaf.and_then(Leaf::clone_into_fd).map(|directory| directory.as_raw_fd());
+        let report = Arc::new(Report::default());
+        let mut block = Box::new(Block {
+            program: launch.program,
+            stdio: launch.stdio.map(|fd| fd.as_raw_fd()),
+            extra: launch.extra.iter().map(AsRawFd::as_raw_fd).collect(),
+            cwd: launch.cwd.as_raw_fd(),
+            terminal: launch.terminal,
+            identity: launch.identity,
+            confinement: Arc::clone(&self.confinement),
+            enter: launch.leaf.map_or(&[][..], Leaf::enter_fds).iter().map(AsRawFd::as_raw_fd).collect(),
+            open_files: self.open_files,
+            report: Arc::clone(&report),
+            busy: AtomicU32::new(1),
+            stack,
+        });
+        match block.start(into_cgroup) {
+            Ok(pid) => {
+                self.in_flight.push(block);
+                Ok(Spawned { pid, report })
+            }
+            Err(errno) => {
+                self.spare.push(block.stack);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Take back what children no longer read.
+    pub fn sweep(&mut self) {
+        let mut index = 0;
+        while index < self.in_flight.len() {
+            if self.in_flight[index].busy.load(Ordering::Acquire) != 0 {
+                index += 1;
+                continue;
+            }
+            let block = self.in_flight.swap_remove(index);
+            if self.spare.len() < SPARE_STACKS {
+                self.spare.push(block.stack);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stack {
+    base: *mut c_void,
+}
+
+impl Stack {
+    fn new() -> rustix::io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::STACK | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping of our own; nothing else knows of it.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), STACK_BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        let stack = Stack { base };
+        // SAFETY: the lowest page of that mapping, which nobody uses yet.
+        unsafe { rustix::mm::mprotect(base, GUARD_BYTES, MprotectFlags::empty())? };
+        Ok(stack)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; the child that used it is gone or has executed.
+        if let Err(errno) = unsafe { rustix::mm::munmap(self.base, STACK_BYTES) } {
+            eprintln!("sandlotd: munmap of a stack: {errno}");
+        }
+    }
+}
+
+/// What a child reads.
+#[derive(Debug)]
+struct Block {
+    program: Program,
+    stdio: [c_int; 3],
+    extra: Vec<c_int>,
+    cwd: c_int,
+    terminal: bool,
+    identity: Identity,
+    confinement: Arc<Confinement>,
+    enter: Vec<c_int>,
+    open_files: libc::rlimit,
+    report: Arc<Report>,
+    /// Cleared by the kernel when the child has left our memory.
+    busy: AtomicU32,
+    stack: Stack,
+}
+
+impl Block {
+    fn start(&mut self, into_cgroup: Option<c_int>) -> rustix::io::Result<u32> {
+        let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as u64;
+        let mut args = CloneArgs {
+            flags,
+            child_tid: self.busy.as_ptr() as u64,
+            exit_signal: libc::SIGCHLD as u64,
+            stack: self.stack.base as u64,
+            stack_size: STACK_BYTES as u64,
+            ..CloneArgs::default()
+        };
+        if let Some(directory) = into_cgroup {
+            args.flags |= CLONE_INTO_CGROUP;
+            args.cgroup = directory as u64;
+        }
+        let this = std::ptr::from_mut(self).cast();
+        // SAFETY: the block and its stack are kept by the spawner until `busy` is cleared; `child` never returns and
+        // keeps to raw system calls on what the block owns.
+        let result = unsafe { raw::clone3(&args, child, this) };
+        match u32::try_from(result) {
+            Ok(pid) => Ok(pid),
+            Err(_) if result == -(libc::ENOSYS as isize) && into_cgroup.is_none() => self.start_with_clone(),
+            Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
+        }
+    }
+
+    /// The older call, for kernels and filters that refuse `clone3`.
+    fn start_with_clone(&mut self) -> rustix::io::Result<u32> {
+        let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
+        let busy = self.busy.as_ptr();
+        let this = std::ptr::from_mut(self).cast();
+        // SAFETY: as in `start`; the stack grows down from its end.
+        let pid = unsafe {
+            let top = self.stack.base.byte_add(STACK_BYTES);
+            libc::clone(child, top, flags, this, std::ptr::null_mut::<libc::pid_t>(), std::ptr::null_mut::<c_void>(), busy)
+        };
+        u32::try_from(pid).map_err(|_| last_errno())
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// A raw call whose failure is an errno.
+fn system(number: i64, arguments: [usize; 4]) -> Result<usize, c_int> {
+    // SAFETY: called only below, with numbers and pointers into the block.
+    let result = unsafe { raw::call(number, arguments) };
+    usize::try_from(result).map_err(|_| c_int::try_from(-result).unwrap_or(libc::EIO))
+}
+
+extern "C" fn child(block: *mut c_void) -> c_int {
+    // SAFETY: `Block::start` passed a block that outlives this use of it.
+    let block = unsafe { &*block.cast::<Block>() };
+    let code = match prepare(block) {
+        Ok(()) => execute(block),
+        Err((stage, errno)) => {
+            block.report.errno.store(errno, Ordering::Relaxed);
+            block.report.stage.store(stage, Ordering::Release);
+            126
+        }
+    };
+    loop {
+        let _ = system(libc::SYS_exit_group, [code, 0, 0, 0]);
+    }
+}
+
+fn prepare(block: &Block) -> Result<(), (u32, c_int)> {
+    let setup = |errno| (1, errno);
+    for procs in &block.enter {
+        system(libc::SYS_write, [*procs as usize, c"0".as_ptr() as usize, 1, 0]).map_err(setup)?;
+    }
+    system(libc::SYS_setsid, [0; 4]).map_err(setup)?;
+    if block.terminal {
+        system(libc::SYS_ioctl, [block.stdio[0] as usize, libc::TIOCSCTTY as usize, 0, 0]).map_err(setup)?;
+    }
+    for (target, source) in block.stdio.iter().enumerate() {
+        system(libc::SYS_dup3, [*source as usize, target, 0, 0]).map_err(setup)?;
+    }
+    // All of ours are close-on-exec already; this holds even if one was forgotten.
+    let cloexec = libc::CLOSE_RANGE_CLOEXEC as usize;
+    system(libc::SYS_close_range, [SCRIPT_FD as usize, u32::MAX as usize, cloexec, 0]).map_err(setup)?;
+    give_extra(block).map_err(setup)?;
+    let limit = std::ptr::from_ref(&block.open_files) as usize;
+    system(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, limit, 0]).map_err(setup)?;
+    block.confinement.apply_in_child(&block.identity).map_err(|errno| setup(errno.raw_os_error()))?;
+    system(libc::SYS_fchdir, [block.cwd as usize, 0, 0, 0]).map_err(|errno| (2, errno))?;
+    let none = 0_u64;
+    let mask = std::ptr::from_ref(&none) as usize;
+    system(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, mask, 0, size_of::<u64>()]).map_err(setup)?;
+    Ok(())
+}
+
+/// Move the extra descriptors to their numbers, by way of numbers that are in nobody's way.
+fn give_extra(block: &Block) -> Result<(), c_int> {
+    const AWAY: usize = 512;
+    for (index, source) in block.extra.iter().enumerate() {
+        system(libc::SYS_dup3, [*source as usize, AWAY + index, libc::O_CLOEXEC as usize, 0])?;
+    }
+    for index in 0..block.extra.len() {
+        system(libc::SYS_dup3, [AWAY + index, SCRIPT_FD as usize + index, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Try the candidates as a shell would. Returns the exit code when none can be executed.
+fn execute(block: &Block) -> usize {
+    let (argv, env) = (block.program.argv.as_ptr() as usize, block.program.env.as_ptr() as usize);
+    let mut found = libc::ENOENT;
+    for path in block.program.candidates.pointers() {
+        match system(libc::SYS_execve, [*path as usize, argv, env, 0]) {
+            Err(libc::ENOENT | libc::ENOTDIR) | Ok(_) => {}
+            Err(libc::EACCES) => found = libc::EACCES,
+            Err(errno) => {
+                found = errno;
+                break;
+            }
+        }
+    }
+    let (code, text): (usize, &[u8]) = match found {
+        libc::ENOENT => (127, b"not found\n"),
+        libc::EACCES => (126, b"permission denied\n"),
+        libc::ENOEXEC => (126, b"not an executable of this machine\n"),
+        errno => {
+            block.report.errno.store(errno, Ordering::Relaxed);
+            block.report.stage.store(3, Ordering::Release);
+            (126, b"cannot be executed\n")
+        }
+    };
+    for part in [block.program.complaint.as_slice(), text] {
+        let _ = system(libc::SYS_write, [2, part.as_ptr() as usize, part.len(), 0]);
+    }
+    code
+}
+
+/// A pipe whose ends are close-on-exec.
+pub fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+}
