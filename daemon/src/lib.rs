@@ -6,6 +6,7 @@
 //! and destroys sandboxes. Nothing below `serve` knows the roles.
 
 pub mod cgroup;
+pub mod commands;
 pub mod connection;
 pub mod error;
 pub mod files;

@@ -180,7 +180,8 @@ mod tests {
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\n:x:1:1::/:\nann:x:1000:100::/home/ann:/bin/sh\n\
                           1001:x:7:7::/seven:/bin/sh\nfar:x:70000:70000::/far:\nnohome:x:8:8\n";
-    const GROUP: &str = "root:x:0:\nusers:x:100:ann\nwheel:x:10:root,ann\nvideo:x:44:ann\nbroken:x:y:ann\nbig:x:70000:ann\n";
+    const GROUP: &str =
+        "root:x:0:\nusers:x:100:ann\nwheel:x:10:root,ann\nvideo:x:44:ann\nbroken:x:y:ann\nbig:x:70000:ann\n";
 
     fn image(name: &str) -> (std::path::PathBuf, std::fs::File) {
         let path = std::env::temp_dir().join(format!("sandlot-users-{}-{name}", std::process::id()));

@@ -1,7 +1,7 @@
 //! Every message of `wire/contract.md` as a type: requests borrow from their frame, replies borrow from their maker.
 //!
-//! [`parse`] is the only match on request names, [`Reply`] the only list of replies. A field of the wrong type is
-//! `bad_request` (the connection lives on); a breach of the framing never gets here.
+//! [`parse`] is the only match on request names, [`Reply`] the only list of replies. A known field of the wrong type
+//! or out of its range is a breach like one of the framing: it ends the connection.
 
 pub mod command;
 pub mod file;
@@ -73,6 +73,9 @@ pub enum Role {
 /// Decode the message in `payload`, whose shape `envelope` has already proved.
 ///
 /// `Ok(None)` is a message nobody knows.
+///
+/// # Errors
+/// `protocol_error`: the connection is to be closed.
 pub fn parse<'a>(role: Role, envelope: &Envelope<'a>, payload: &'a [u8]) -> Result<Option<Request<'a>>> {
     Ok(Some(match (role, envelope.kind) {
         (_, "hello") => Request::Hello(decode(payload)?),
@@ -131,7 +134,7 @@ fn parse_for_host<'a>(kind: &str, payload: &'a [u8]) -> Result<Option<Request<'a
 }
 
 fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
-    rmp_serde::from_slice(payload).map_err(|error| Error::new(Code::BadRequest, error.to_string()))
+    rmp_serde::from_slice(payload).map_err(|error| Error::new(Code::ProtocolError, error.to_string()))
 }
 
 #[derive(Debug, Deserialize)]

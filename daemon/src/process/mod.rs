@@ -1,6 +1,10 @@
 //! Processes of commands: what to execute, how it is started, how its end is learnt.
 
+pub mod input;
 pub mod program;
 mod raw;
 pub mod reaper;
+pub mod script;
 pub mod spawn;
+pub mod stdio;
+pub mod table;

@@ -81,7 +81,8 @@ pub struct Spawner {
     confinement: Arc<Confinement>,
     /// Soft limit of open files that commands get; ours is higher.
     open_files: libc::rlimit,
-    in_flight: Vec<Box<Block>>,
+    /// From `Box::into_raw`: children read them while we run.
+    in_flight: Vec<*mut Block>,
     spare: Vec<Stack>,
 }
 
@@ -102,7 +103,7 @@ impl Spawner {
         };
         let into_cgroup = launch.leaf.and_then(Leaf::clone_into_fd).map(|directory| directory.as_raw_fd());
         let report = Arc::new(Report::default());
-        let mut block = Box::new(Block {
+        let block = Box::into_raw(Box::new(Block {
             program: launch.program,
             stdio: launch.stdio.map(|fd| fd.as_raw_fd()),
             extra: launch.extra.iter().map(AsRawFd::as_raw_fd).collect(),
@@ -115,14 +116,15 @@ impl Spawner {
             report: Arc::clone(&report),
             busy: AtomicU32::new(1),
             stack,
-        });
-        match block.start(into_cgroup) {
+        }));
+        match start(block, into_cgroup) {
             Ok(pid) => {
                 self.in_flight.push(block);
                 Ok(Spawned { pid, report })
             }
             Err(errno) => {
-                self.spare.push(block.stack);
+                // SAFETY: from `into_raw` above, and no child was made that could know it.
+                drop(unsafe { Box::from_raw(block) });
                 Err(errno)
             }
         }
@@ -132,11 +134,15 @@ impl Spawner {
     pub fn sweep(&mut self) {
         let mut index = 0;
         while index < self.in_flight.len() {
-            if self.in_flight[index].busy.load(Ordering::Acquire) != 0 {
+            let block = self.in_flight[index];
+            // SAFETY: from `into_raw`, not freed while it is in this list; the kernel writes `busy` as one word.
+            if unsafe { (*block).busy.load(Ordering::Acquire) } != 0 {
                 index += 1;
                 continue;
             }
-            let block = self.in_flight.swap_remove(index);
+            self.in_flight.swap_remove(index);
+            // SAFETY: its child has left our memory, and it is in no list any more.
+            let block = unsafe { Box::from_raw(block) };
             if self.spare.len() < SPARE_STACKS {
                 self.spare.push(block.stack);
             }
@@ -190,43 +196,37 @@ struct Block {
     stack: Stack,
 }
 
-impl Block {
-    fn start(&mut self, into_cgroup: Option<c_int>) -> rustix::io::Result<u32> {
-        let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as u64;
-        let mut args = CloneArgs {
-            flags,
-            child_tid: self.busy.as_ptr() as u64,
-            exit_signal: libc::SIGCHLD as u64,
-            stack: self.stack.base as u64,
-            stack_size: STACK_BYTES as u64,
-            ..CloneArgs::default()
-        };
-        if let Some(directory) = into_cgroup {
-            args.flags |= CLONE_INTO_CGROUP;
-            args.cgroup = directory as u64;
-        }
-        let this = std::ptr::from_mut(self).cast();
-        // SAFETY: the block and its stack are kept by the spawner until `busy` is cleared; `child` never returns and
-        // keeps to raw system calls on what the block owns.
-        let result = unsafe { raw::clone3(&args, child, this) };
-        match u32::try_from(result) {
-            Ok(pid) => Ok(pid),
-            Err(_) if result == -(libc::ENOSYS as isize) && into_cgroup.is_none() => self.start_with_clone(),
-            Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
-        }
+fn start(block: *mut Block, into_cgroup: Option<c_int>) -> rustix::io::Result<u32> {
+    // SAFETY: just made by `spawn`, and nobody else knows of it yet.
+    let (busy, stack) = unsafe { ((*block).busy.as_ptr(), (*block).stack.base) };
+    let mut args = CloneArgs {
+        flags: (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as u64,
+        child_tid: busy as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: stack as u64,
+        stack_size: STACK_BYTES as u64,
+        ..CloneArgs::default()
+    };
+    if let Some(directory) = into_cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = directory as u64;
     }
-
-    /// The older call, for kernels and filters that refuse `clone3`.
-    fn start_with_clone(&mut self) -> rustix::io::Result<u32> {
-        let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
-        let busy = self.busy.as_ptr();
-        let this = std::ptr::from_mut(self).cast();
-        // SAFETY: as in `start`; the stack grows down from its end.
-        let pid = unsafe {
-            let top = self.stack.base.byte_add(STACK_BYTES);
-            libc::clone(child, top, flags, this, std::ptr::null_mut::<libc::pid_t>(), std::ptr::null_mut::<c_void>(), busy)
-        };
-        u32::try_from(pid).map_err(|_| last_errno())
+    // SAFETY: the block and its stack are kept by the spawner until `busy` is cleared; `child` never returns and keeps
+    // to raw system calls on what the block owns.
+    let result = unsafe { raw::clone3(&args, child, block.cast()) };
+    match u32::try_from(result) {
+        Ok(pid) => Ok(pid),
+        // Kernels and filters that refuse `clone3` have the older call.
+        Err(_) if result == -(libc::ENOSYS as isize) && into_cgroup.is_none() => {
+            let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
+            // SAFETY: as above; the stack grows down from its end.
+            let pid = unsafe {
+                let (top, none) = (stack.byte_add(STACK_BYTES), std::ptr::null_mut::<c_void>());
+                libc::clone(child, top, flags, block.cast(), none, none, busy)
+            };
+            u32::try_from(pid).map_err(|_| last_errno())
+        }
+        Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
     }
 }
 
@@ -242,7 +242,7 @@ fn system(number: i64, arguments: [usize; 4]) -> Result<usize, c_int> {
 }
 
 extern "C" fn child(block: *mut c_void) -> c_int {
-    // SAFETY: `Block::start` passed a block that outlives this use of it.
+    // SAFETY: `start` passed a block that outlives this use of it.
     let block = unsafe { &*block.cast::<Block>() };
     let code = match prepare(block) {
         Ok(()) => execute(block),

@@ -1,0 +1,337 @@
+//! The commands of a sandbox: running ones, and finished ones whose results wait to be fetched.
+//!
+//! State only: no process is started and nothing is sent from here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+use crate::cgroup::Leaf;
+use crate::error::{Code, Error, Result};
+use crate::limits::{MAX_COMMANDS, MAX_KEY_CHARS, MAX_RESULT_BYTES, MAX_RESULTS};
+use crate::message::{Kill, Mode};
+use crate::output::Store;
+use crate::process::input::Input;
+use crate::process::reaper::{Death, Ending};
+use crate::process::spawn::Report;
+
+/// A command's name inside the daemon, never used twice.
+pub type Number = u64;
+
+/// One command: a process of its own, or one run of a persistent shell.
+#[derive(Debug)]
+pub struct Command {
+    pub key: String,
+    /// Of its first process, or of its shell.
+    pub pid: u32,
+    pub mode: Mode,
+    pub kill: Kill,
+    pub state: State,
+    /// Standard output and standard error.
+    pub outputs: [Output; 2],
+    pub input: Option<Input>,
+    pub watcher: Option<Watcher>,
+    /// When it is to be killed.
+    pub deadline: Option<Instant>,
+    pub timed_out: bool,
+    pub started: Instant,
+    pub spawn_us: u64,
+    /// The client wants no result: it goes when it is over.
+    pub forgotten: bool,
+}
+
+#[derive(Debug)]
+pub enum State {
+    Running(Process),
+    /// A run of the shell with this number.
+    InShell(u64),
+    Ended(Box<Outcome>),
+}
+
+/// A command's first process, and what stands for its tree.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub report: Arc<Report>,
+    pub leaf: Option<Leaf>,
+    /// When its tree was told to die.
+    pub killed: Option<Instant>,
+    /// It is dead and reaped; its tree may not be.
+    pub death: Option<Death>,
+}
+
+/// One output stream of a command.
+#[derive(Debug)]
+pub struct Output {
+    pub store: Store,
+    /// Our end, until nothing more is taken from it.
+    pub pipe: Option<Pipe>,
+}
+
+#[derive(Debug)]
+pub struct Pipe {
+    pub fd: OwnedFd,
+    /// The reactor reports when it is readable.
+    pub watched: bool,
+}
+
+/// The call that follows a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watcher {
+    pub link: u64,
+    pub id: u32,
+    /// Output is wanted, not only the exit.
+    pub output: bool,
+    /// Offsets up to which output was sent, and up to which the client has it.
+    pub sent: [u64; 2],
+    pub acknowledged: [u64; 2],
+}
+
+impl Watcher {
+    /// Everything from the first byte on.
+    pub fn from_start(link: u64, id: u32) -> Self {
+        Watcher { link, id, output: true, sent: [0; 2], acknowledged: [0; 2] }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// An error when it could not be started, although a process was made.
+    pub ending: Result<Ending>,
+    pub timed_out: bool,
+    pub oom: bool,
+    pub wall_us: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+    pub peak_bytes: Option<u64>,
+    /// After a run of a shell: its working directory, and whether the shell lives.
+    pub shell: Option<(Vec<u8>, bool)>,
+}
+
+impl Command {
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+
+    pub fn process(&self) -> Option<&Process> {
+        match &self.state {
+            State::Running(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    pub fn process_mut(&mut self) -> Option<&mut Process> {
+        match &mut self.state {
+            State::Running(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    /// Its controlling terminal, while it runs.
+    pub fn terminal(&self) -> Option<BorrowedFd<'_>> {
+        let input = self.input.as_ref().filter(|input| input.is_terminal());
+        input.and_then(Input::fd)
+    }
+
+    fn held(&self) -> u64 {
+        self.outputs.iter().map(|output| output.store.held() as u64).sum()
+    }
+}
+
+impl Process {
+    pub fn signal_leader(&self, signal: Signal) -> rustix::io::Result<()> {
+        // While it is not reaped, its pid is nobody else's.
+        match (self.death, pid_of(self.pid)) {
+            (None, Some(pid)) => rustix::process::kill_process(pid, signal),
+            _ => Ok(()),
+        }
+    }
+
+    /// The leader leads a session and a group of its own.
+    pub fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
+        match (self.death, pid_of(self.pid)) {
+            (None, Some(pid)) => ignore_nobody(rustix::process::kill_process_group(pid, signal)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every process that the command has started.
+    pub fn signal_tree(&self, signal: Signal) -> rustix::io::Result<()> {
+        let Some(leaf) = &self.leaf else { return self.signal_group(signal) };
+        for pid in leaf.pids().into_iter().filter_map(pid_of) {
+            ignore_nobody(rustix::process::kill_process(pid, signal))?;
+        }
+        Ok(())
+    }
+
+    pub fn kill_tree(&mut self) -> rustix::io::Result<()> {
+        self.killed.get_or_insert_with(Instant::now);
+        match &self.leaf {
+            Some(leaf) => leaf.kill(),
+            None => self.signal_group(Signal::KILL),
+        }
+    }
+
+    /// Its tree was killed, and something of it is still there.
+    pub fn is_tree_dying(&self) -> bool {
+        self.killed.is_some() && self.leaf.as_ref().is_some_and(Leaf::is_populated)
+    }
+}
+
+fn pid_of(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+fn ignore_nobody(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::SRCH) => Ok(()),
+        other => other,
+    }
+}
+
+/// All commands, by number and by key.
+#[derive(Debug, Default)]
+pub struct Commands {
+    table: BTreeMap<Number, Command>,
+    by_key: HashMap<String, Number>,
+    deadlines: BTreeSet<(Instant, Number)>,
+    last: Number,
+    live: usize,
+}
+
+impl Commands {
+    pub fn get(&self, number: Number) -> Option<&Command> {
+        self.table.get(&number)
+    }
+
+    pub fn get_mut(&mut self, number: Number) -> Option<&mut Command> {
+        self.table.get_mut(&number)
+    }
+
+    pub fn find(&self, key: &str) -> Option<Number> {
+        self.by_key.get(key).copied()
+    }
+
+    pub fn numbers(&self) -> Vec<Number> {
+        self.table.keys().copied().collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Number, &Command)> {
+        self.table.iter().map(|(number, command)| (*number, command))
+    }
+
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Whether one more may begin.
+    ///
+    /// # Errors
+    /// `bad_request` for an impossible key, `too_many` when results must be fetched or commands must end first.
+    pub fn admit(&self, key: &str) -> Result<()> {
+        check_key(key)?;
+        if self.live >= MAX_COMMANDS {
+            return Err(Error::new(Code::TooMany, format!("{MAX_COMMANDS} commands are running")));
+        }
+        if self.table.len() - self.live >= MAX_RESULTS {
+            return Err(Error::new(Code::TooMany, format!("{MAX_RESULTS} results wait to be fetched and forgotten")));
+        }
+        // Walking the table is cheap beside a process, and no counter can go wrong.
+        if self.table.values().map(Command::held).sum::<u64>() >= MAX_RESULT_BYTES {
+            return Err(Error::new(Code::TooMany, "too much output waits to be fetched and forgotten"));
+        }
+        Ok(())
+    }
+
+    pub fn insert(&mut self, command: Command) -> Number {
+        self.last += 1;
+        self.by_key.insert(command.key.clone(), self.last);
+        if let Some(deadline) = command.deadline {
+            self.deadlines.insert((deadline, self.last));
+        }
+        self.live += 1;
+        self.table.insert(self.last, command);
+        self.last
+    }
+
+    /// A command is over; what it held of the system comes back.
+    pub fn end(&mut self, number: Number, outcome: Outcome) -> Option<State> {
+        let command = self.table.get_mut(&number).filter(|command| !command.is_over())?;
+        if let Some(deadline) = command.deadline.take() {
+            self.deadlines.remove(&(deadline, number));
+        }
+        self.live -= 1;
+        command.outputs.iter_mut().for_each(|output| output.store.finish());
+        Some(std::mem::replace(&mut command.state, State::Ended(Box::new(outcome))))
+    }
+
+    /// Replace the moment at which a running command is looked at again.
+    pub fn set_deadline(&mut self, number: Number, deadline: Option<Instant>) {
+        let Some(command) = self.table.get_mut(&number) else { return };
+        if let Some(old) = command.deadline.take() {
+            self.deadlines.remove(&(old, number));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, number));
+        }
+        command.deadline = deadline;
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// A command whose deadline has passed; it has none from here on.
+    pub fn take_expired(&mut self, now: Instant) -> Option<Number> {
+        let (deadline, number) = *self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;
+        self.deadlines.remove(&(deadline, number));
+        if let Some(command) = self.table.get_mut(&number) {
+            command.deadline = None;
+        }
+        Some(number)
+    }
+
+    /// The client has the result of `key`, or wants none.
+    pub fn forget(&mut self, key: &str) {
+        let Some(number) = self.find(key) else { return };
+        if let Some(command) = self.table.get_mut(&number) {
+            command.forgotten = true;
+        }
+        self.drop_if_done(number);
+    }
+
+    /// Drop a command that is over, forgotten and followed by nobody.
+    pub fn drop_if_done(&mut self, number: Number) {
+        let done = |command: &&Command| command.forgotten && command.is_over() && command.watcher.is_none();
+        if self.table.get(&number).filter(done).is_some()
+            && let Some(command) = self.table.remove(&number)
+        {
+            self.by_key.remove(&command.key);
+        }
+    }
+
+    /// Drop every result. Commands that still run stay.
+    pub fn drop_results(&mut self) {
+        let over: Vec<Number> =
+            self.iter().filter(|(_, command)| command.is_over()).map(|(number, _)| number).collect();
+        for number in over {
+            if let Some(command) = self.table.remove(&number) {
+                self.by_key.remove(&command.key);
+            }
+        }
+    }
+}
+
+/// # Errors
+/// `bad_request` for a key that is empty or longer than `max_key_chars`.
+pub fn check_key(key: &str) -> Result<()> {
+    if key.is_empty() || key.chars().count() > MAX_KEY_CHARS {
+        return Err(Error::new(Code::BadRequest, format!("a key has 1 to {MAX_KEY_CHARS} characters")));
+    }
+    Ok(())
+}

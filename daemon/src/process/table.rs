@@ -1,0 +1,93 @@
+//! The process table, from `/proc`: names and arguments in it are the sandbox's own words.
+
+use std::io::Read;
+
+use serde_bytes::ByteBuf;
+
+/// Arguments told of one process.
+const MAX_ARGV_BYTES: u64 = 4096;
+/// Processes told of in one answer, so that it fits its frame with the longest arguments.
+pub const MAX_PROCESSES: usize = 400;
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub pid: u32,
+    pub ppid: u32,
+    pub session: u32,
+    pub state: char,
+    pub name: Vec<u8>,
+    /// Its own CPU time and that of the children it waited for, in clock ticks: user, system.
+    pub ticks: (u64, u64),
+}
+
+/// All processes of this process namespace, this one included, in order of their pids.
+pub fn scan() -> Vec<Entry> {
+    let Ok(directory) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = directory.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut entries: Vec<Entry> = pids.filter_map(read).collect();
+    entries.sort_unstable_by_key(|entry| entry.pid);
+    entries
+}
+
+/// One process, if it is there.
+pub fn read(pid: u32) -> Option<Entry> {
+    parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name is in parentheses and may hold anything, parentheses and newlines included: the last one ends it.
+fn parse(stat: &[u8]) -> Option<Entry> {
+    let open = stat.iter().position(|byte| *byte == b'(')?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let pid = std::str::from_utf8(&stat[..open]).ok()?.trim().parse().ok()?;
+    let name = stat.get(open + 1..close)?.to_vec();
+    let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Entry {
+        pid,
+        name,
+        state: fields.first()?.chars().next()?,
+        ppid: u32::try_from(number(1)?).ok()?,
+        session: u32::try_from(number(3)?).unwrap_or(0),
+        ticks: (number(11)? + number(13)?, number(12)? + number(14)?),
+    })
+}
+
+/// The arguments of a process, cut to what is told of them.
+pub fn argv(pid: u32) -> Vec<ByteBuf> {
+    let mut bytes = Vec::new();
+    let Ok(file) = std::fs::File::open(format!("/proc/{pid}/cmdline")) else { return Vec::new() };
+    if file.take(MAX_ARGV_BYTES).read_to_end(&mut bytes).is_err() {
+        return Vec::new();
+    }
+    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if text.is_empty() {
+        Vec::new()
+    } else {
+        text.split(|byte| *byte == 0).map(|item| ByteBuf::from(item.to_vec())).collect()
+    }
+}
+
+/// The user that a process acts as.
+pub fn uid(pid: u32) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}")).map_or(0, |metadata| metadata.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process may call itself what it likes.
+    #[test]
+    fn a_hostile_name_confuses_nobody() {
+        let stat = b"42 (a) R 7 (\n) S 1 2 3 0 -1 4 5 6 7 8 10 20 30 40 20 0 1 0 99\n";
+        let entry = parse(stat).unwrap();
+        assert_eq!((entry.pid, entry.ppid, entry.session, entry.state), (42, 1, 3, 'S'));
+        assert_eq!((entry.name.as_slice(), entry.ticks), (&b"a) R 7 (\n"[..], (40, 60)));
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b")("), None);
+        assert_eq!(parse(b"1 (x) S"), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! What the main loop holds of the current episode, and how it lets go of it.
+
+use super::Server;
+use crate::process::table::{self, Entry};
+
+impl Server {
+    /// Whether no process but the daemon is left.
+    pub(crate) fn is_alone(&self) -> bool {
+        let own = std::process::id();
+        // A zombie is dead; it goes with its parent, or by the next look at dead children.
+        table::scan().iter().all(|entry| entry.pid == own || entry.ppid == 0)
+    }
+
+    /// A process of the daemon's own, not of a command.
+    pub(crate) fn is_own(&self, entry: &Entry) -> bool {
+        // Those who entered the namespace from outside have no parent in it.
+        entry.ppid == 0
+    }
+
+    /// Everything that could keep the old root busy or leak into the next episode goes; results only by choice.
+    pub(crate) fn forget_episode(&mut self, keep_results: bool) {
+        self.sinks.clear();
+        self.spawner.sweep();
+        if !keep_results {
+            self.commands.drop_results();
+        }
+    }
+
+    /// Look at the new root. False when it is not as it was after creation.
+    pub(crate) fn begin_episode(&mut self) -> bool {
+        let found = super::find_default_user(&self.context, &self.id_maps);
+        let null = super::open_null(&self.context);
+        match (found, null) {
+            (Ok(user), Ok(null)) => {
+                let same = user == self.default_user;
+                self.default_env = super::default_environment(&self.context, &user);
+                (self.default_user, self.null) = (user, null);
+                same
+            }
+            (found, null) => {
+                eprintln!(
+                    "sandlotd: a fresh episode without its user or /dev/null: {:?} {:?}",
+                    found.err(),
+                    null.err()
+                );
+                false
+            }
+        }
+    }
+}

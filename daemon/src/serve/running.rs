@@ -1,0 +1,259 @@
+//! Commands while they run: their output, their death, their timeout.
+
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::{Child, Server, Subject, microseconds};
+use crate::cgroup::Leaf;
+use crate::commands::{Number, Outcome, Pipe, Process, State};
+use crate::error::{Code, Error};
+use crate::message::Kill;
+use crate::process::reaper::Death;
+use crate::process::spawn::Stage;
+use crate::reactor::Interest;
+
+/// The most that is read of one pipe when its command is over: as much as a pipe may hold (`pipe-max-size`).
+const DRAIN_BYTES: usize = 1024 * 1024;
+/// How long a killed tree may take to be gone before its command is called over anyway (a process in
+/// uninterruptible sleep dies later).
+const LINGER: Duration = Duration::from_secs(2);
+/// When a dying tree is looked at again without a death that says so.
+const LINGER_STEP: Duration = Duration::from_millis(20);
+
+impl Server {
+    pub(super) fn output_ready(&mut self, number: Number, stream: usize) {
+        self.read_output(number, stream);
+        self.watch_output(number, stream);
+        self.deliver(number);
+    }
+
+    /// Read once what there is, as far as there is room for it.
+    fn read_output(&mut self, number: Number, stream: usize) -> usize {
+        let Some(command) = self.commands.get_mut(number) else { return 0 };
+        let output = &mut command.outputs[stream];
+        let Some(pipe) = &output.pipe else { return 0 };
+        let room = output.store.room().min(self.scratch.len());
+        if room == 0 {
+            return 0;
+        }
+        match rustix::io::read(&pipe.fd, &mut self.scratch[..room]) {
+            Ok(count) if count > 0 => {
+                output.store.append(&self.scratch[..count]);
+                count
+            }
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            // End of file, or a terminal whose last user is gone.
+            _ => {
+                output.pipe = None;
+                0
+            }
+        }
+    }
+
+    /// Watch a pipe exactly while there is room for what it brings.
+    pub(crate) fn watch_output(&mut self, number: Number, stream: usize) {
+        let Some(command) = self.commands.get_mut(number) else { return };
+        let output = &mut command.outputs[stream];
+        let Some(pipe) = &mut output.pipe else { return };
+        let wanted = output.store.room() > 0;
+        if wanted == pipe.watched {
+            return;
+        }
+        // Taken out rather than muted: a hang-up would be reported all the time.
+        let result = if wanted {
+            self.reactor.add(&pipe.fd, Subject::Output(number, stream).token(), Interest::Read)
+        } else {
+            self.reactor.remove(&pipe.fd)
+        };
+        match result {
+            Ok(()) => pipe.watched = wanted,
+            Err(errno) => eprintln!("sandlotd: epoll_ctl: {errno}"),
+        }
+    }
+
+    pub(super) fn input_ready(&mut self, number: Number) {
+        self.pump_input(number);
+    }
+
+    /// Write standard input, tell the client, and watch for more room.
+    pub(crate) fn pump_input(&mut self, number: Number) {
+        let Some(command) = self.commands.get_mut(number) else { return };
+        let Some(input) = &mut command.input else { return };
+        input.pump();
+        if let (Some(off), Some(watcher)) = (input.acknowledgement(), command.watcher) {
+            self.reply(watcher.link, &crate::message::Reply::Ack { id: watcher.id, s: 0, off });
+            self.tend_link(watcher.link);
+        }
+        self.watch_input(number);
+    }
+
+    fn watch_input(&mut self, number: Number) {
+        let Some(input) = self.commands.get_mut(number).and_then(|command| command.input.as_mut()) else { return };
+        let (blocked, watched) = (input.is_blocked(), input.watched);
+        let Some(fd) = input.fd() else { return };
+        let result = match (blocked, watched) {
+            (true, false) => self.reactor.add(fd, Subject::Input(number).token(), Interest::Write),
+            (false, true) => self.reactor.remove(fd),
+            _ => return,
+        };
+        match result {
+            Ok(()) => input.watched = blocked,
+            Err(errno) => eprintln!("sandlotd: epoll_ctl: {errno}"),
+        }
+    }
+
+    /// Collect every child that is dead: ours, and the orphans that came to us.
+    pub(super) fn reap(&mut self) {
+        self.reaper.acknowledge();
+        while let Some(death) = self.reaper.next_death() {
+            self.child_died(&death);
+        }
+        self.settle_lingering(Instant::now());
+    }
+
+    pub(crate) fn child_died(&mut self, death: &Death) {
+        match self.children.remove(&death.pid) {
+            Some(Child::Command(number)) => self.leader_died(number, death),
+            None => {}
+        }
+    }
+
+    fn leader_died(&mut self, number: Number, death: &Death) {
+        let Some(process) = self.commands.get_mut(number).and_then(|command| command.process_mut()) else { return };
+        process.death = Some(*death);
+        if process.is_tree_dying() {
+            self.lingering.push(number);
+        } else {
+            self.finish(number);
+        }
+    }
+
+    /// End the commands whose killed trees are gone, or take too long.
+    pub(super) fn settle_lingering(&mut self, now: Instant) {
+        let lingering = std::mem::take(&mut self.lingering);
+        for number in lingering {
+            let Some(process) = self.commands.get(number).and_then(|command| command.process()) else { continue };
+            let patient = process.killed.is_some_and(|since| now < since + LINGER);
+            if patient && process.is_tree_dying() {
+                self.lingering.push(number);
+            } else {
+                self.finish(number);
+            }
+        }
+    }
+
+    /// After everything was killed and reaped nothing lingers.
+    pub(crate) fn settle_all(&mut self) {
+        for number in std::mem::take(&mut self.lingering) {
+            self.finish(number);
+        }
+    }
+
+    pub(super) fn linger_deadline(&self) -> Option<Instant> {
+        (!self.lingering.is_empty()).then(|| Instant::now() + LINGER_STEP)
+    }
+
+    /// The first process is dead: take what its pipes still hold, and make the result.
+    fn finish(&mut self, number: Number) {
+        for stream in 0..2 {
+            self.drain(number, stream);
+        }
+        let Some(command) = self.commands.get_mut(number) else { return };
+        if let Some(input) = &mut command.input {
+            input.close();
+        }
+        let (started, timed_out) = (command.started, command.timed_out);
+        let Some(process) = command.process_mut() else { return };
+        let outcome = outcome(process, started, timed_out);
+        if let Some(State::Running(process)) = self.commands.end(number, outcome)
+            && let Some(leaf) = process.leaf
+        {
+            self.context.leaves.recycle(leaf);
+        }
+        self.deliver(number);
+        self.commands.drop_if_done(number);
+    }
+
+    /// Read what a pipe holds now and no more; a background child that keeps it open holds nobody up.
+    fn drain(&mut self, number: Number, stream: usize) {
+        let Some(command) = self.commands.get_mut(number) else { return };
+        let output = &mut command.outputs[stream];
+        let mut left = DRAIN_BYTES;
+        while let Some(pipe) = &output.pipe
+            && left > 0
+        {
+            match rustix::io::read(&pipe.fd, &mut self.scratch[..]) {
+                Ok(count) if count > 0 => {
+                    output.store.append(&self.scratch[..count]);
+                    left = left.saturating_sub(count);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                _ => output.pipe = None,
+            }
+        }
+        if let Some(pipe) = output.pipe.take() {
+            self.retire(pipe);
+        }
+    }
+
+    /// Somebody may still write to this pipe: go on reading it, for nobody.
+    fn retire(&mut self, pipe: Pipe) {
+        if pipe.watched && self.reactor.remove(&pipe.fd).is_err() {
+            return;
+        }
+        self.sinks.add(pipe.fd, &self.reactor);
+    }
+
+    pub(super) fn time_out(&mut self, number: Number) {
+        if let Some(command) = self.commands.get_mut(number) {
+            command.timed_out = true;
+        }
+        self.kill(number);
+    }
+
+    /// Kill a command as its `kill` says.
+    pub(crate) fn kill(&mut self, number: Number) {
+        let Some(command) = self.commands.get_mut(number) else { return };
+        let scope = command.kill;
+        let Some(process) = command.process_mut() else { return };
+        let result = match scope {
+            Kill::Leader => process.signal_leader(Signal::KILL),
+            Kill::Tree => process.kill_tree(),
+        };
+        if let Err(errno) = result {
+            eprintln!("sandlotd: kill of {}: {errno}", process.pid);
+        }
+    }
+}
+
+fn outcome(process: &Process, started: Instant, timed_out: bool) -> Outcome {
+    let death = process.death.as_ref();
+    let leaf = process.leaf.as_ref();
+    Outcome {
+        ending: match (process.report.failure(), death) {
+            (Some((stage, errno)), _) => Err(launch_error(stage, errno)),
+            (None, Some(death)) => Ok(death.ending),
+            (None, None) => Err(Error::new(Code::Internal, "the process is gone and nobody knows how")),
+        },
+        timed_out,
+        oom: leaf.is_some_and(|leaf| leaf.oom_kills() > 0),
+        wall_us: microseconds(started.elapsed()),
+        user_us: death.map_or(0, |death| death.user_us),
+        system_us: death.map_or(0, |death| death.system_us),
+        peak_bytes: leaf.and_then(Leaf::peak_bytes).or(death.map(|death| death.peak_bytes)),
+        shell: None,
+    }
+}
+
+/// What a process that never executed its program stands for.
+fn launch_error(stage: Stage, errno: Errno) -> Error {
+    match (stage, errno) {
+        (Stage::Directory, errno) => Error::system("enter the working directory", errno),
+        (Stage::Setup, Errno::PERM) => Error::new(Code::UserUnsupported, "this user cannot be had in this id mode"),
+        (Stage::Setup, errno) => Error::system("prepare the process", errno),
+        (Stage::Execute, errno) => Error::system("execute", errno),
+    }
+}

@@ -1,0 +1,178 @@
+//! `exec`: check the request, make the process, answer `started` where the mode says so.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::cgroup::Leaf;
+use crate::commands::{Command, Output, Pipe, Process, State};
+use crate::error::{Code, Error, Result};
+use crate::limits::{DEFAULT_CAP_BYTES, MAX_CAP_BYTES, MAX_CHUNK_BYTES, MAX_PATH_BYTES, MAX_SCRIPT_BYTES};
+use crate::message::{Exec, Mode, Reply};
+use crate::output::Store;
+use crate::process::input::Input;
+use crate::process::program::{Environment, Program};
+use crate::process::script;
+use crate::process::spawn::{Launch, Spawned};
+use crate::process::stdio::{self, Stdio, Wiring};
+use crate::serve::{Child, Server, microseconds};
+use crate::users::{self, User};
+
+impl Server {
+    pub(super) fn exec(&mut self, link: u64, id: u32, request: &Exec<'_>) -> Result<()> {
+        let received = Instant::now();
+        request.done.iter().for_each(|key| self.commands.forget(key));
+        if let Some(number) = self.commands.find(request.key) {
+            return self.attach_again(link, id, number);
+        }
+        check(request)?;
+        self.commands.admit(request.key)?;
+        self.links.get(&link).map_or(Ok(()), |link| link.check_call(id))?;
+        let command = self.start(request, received)?;
+        let number = self.install(command);
+        if request.mode != Mode::Collect {
+            let pid = self.commands.get(number).map_or(0, |command| command.pid);
+            self.reply(link, &Reply::Started { id, pid });
+        }
+        if request.mode != Mode::Job {
+            self.follow_new(number, link, id);
+        }
+        Ok(())
+    }
+
+    /// Make the process of a checked request.
+    fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Command> {
+        let user = self.resolve_user(request.user)?;
+        let cwd = self.open_directory(request.cwd.map(|path| &**path))?;
+        let overlay: Vec<&[u8]> = request.env.iter().map(|entry| &***entry).collect();
+        let mut env = self.environment(&overlay, user.as_ref())?;
+        if request.pty.is_some() && env.get(b"TERM").is_none() {
+            env.set(b"TERM", b"xterm");
+        }
+        let (program, script_file) = program(request, &env)?;
+        let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
+        let wiring = Wiring::of(request);
+        let (stdio, theirs) = stdio::open(wiring, self.null.as_fd(), &identity)?;
+        let leaf = self.context.leaves.take();
+        let extra: Vec<BorrowedFd<'_>> = script_file.iter().map(AsFd::as_fd).collect();
+        let launch = Launch {
+            program,
+            stdio: theirs.each_ref().map(AsFd::as_fd),
+            extra: &extra,
+            cwd: cwd.as_fd(),
+            terminal: request.pty.is_some(),
+            identity,
+            leaf: leaf.as_ref(),
+        };
+        let spawned = self.spawner.spawn(launch).map_err(|errno| Error::system("start a process", errno))?;
+        let clock = Clock { received, started: Instant::now() };
+        Ok(new_command(request, spawned, leaf, stdio, clock))
+    }
+
+    /// Enter a command into the tables, and watch what it writes.
+    fn install(&mut self, command: Command) -> u64 {
+        let pid = command.pid;
+        let number = self.commands.insert(command);
+        self.children.insert(pid, Child::Command(number));
+        (0..2).for_each(|stream| self.watch_output(number, stream));
+        self.pump_input(number);
+        number
+    }
+
+    /// `None` is the sandbox's own user.
+    pub(super) fn resolve_user(&self, user: Option<&str>) -> Result<Option<User>> {
+        user.map(|user| users::resolve(self.context.root.as_fd(), user, &self.id_maps)).transpose()
+    }
+
+    /// The sandbox's environment, then what a named user brings, then the call's own entries.
+    pub(super) fn environment(&self, overlay: &[&[u8]], user: Option<&User>) -> Result<Environment> {
+        let mut env = self.default_env.clone();
+        if let Some(user) = user {
+            env.set(b"HOME", &user.home);
+            env.set(b"USER", &user.name);
+            env.set(b"LOGNAME", &user.name);
+        }
+        env.with_overlay(overlay)
+    }
+}
+
+fn check(request: &Exec<'_>) -> Result<()> {
+    let bad = |message: &'static str| Err(Error::new(Code::BadRequest, message));
+    match (&request.argv, request.script) {
+        (Some(_), None) if request.login => return bad("a login shell runs a script"),
+        (Some(_), None) => {}
+        (None, Some(script)) if script.len() > MAX_SCRIPT_BYTES => {
+            return Err(Error::new(Code::ArgumentTooLong, "a script longer than max_script_bytes"));
+        }
+        (None, Some(script)) if script.contains(&0) => return bad("NUL byte in script"),
+        (None, Some(_)) => {}
+        _ => return bad("exactly one of argv and script"),
+    }
+    if request.stdin.is_some_and(|data| data.len() > MAX_CHUNK_BYTES) {
+        return Err(Error::new(Code::ProtocolError, "a chunk longer than max_chunk_bytes"));
+    }
+    request.cwd.map_or(Ok(()), |path| check_path(path))
+}
+
+/// # Errors
+/// `name_too_long`, or `bad_request` for a path with a NUL byte.
+pub(super) fn check_path(path: &[u8]) -> Result<()> {
+    if path.len() >= MAX_PATH_BYTES {
+        return Err(Error::new(Code::NameTooLong, "a path longer than max_path_bytes"));
+    }
+    if path.contains(&0) {
+        return Err(Error::new(Code::BadRequest, "NUL byte in a path"));
+    }
+    Ok(())
+}
+
+/// What to execute, and what its script comes in when it is no argument.
+fn program(request: &Exec<'_>, env: &Environment) -> Result<(Program, Option<OwnedFd>)> {
+    match (&request.argv, request.script) {
+        (Some(argv), _) => {
+            let argv: Vec<&[u8]> = argv.iter().map(|item| &***item).collect();
+            Ok((Program::from_argv(&argv, env)?, None))
+        }
+        (None, script) => script::program(script.map_or(&[][..], |script| script), request.login, env),
+    }
+}
+
+pub(super) fn cap(requested: Option<u64>) -> usize {
+    usize::try_from(requested.unwrap_or(DEFAULT_CAP_BYTES).min(MAX_CAP_BYTES)).unwrap_or(usize::MAX)
+}
+
+fn new_command(request: &Exec<'_>, spawned: Spawned, leaf: Option<Leaf>, stdio: Stdio, clock: Clock) -> Command {
+    let [out, err] = stdio.outputs;
+    let output = |pipe: Option<OwnedFd>, cap_bytes| Output {
+        store: Store::new(request.mode, request.keep, cap(cap_bytes)),
+        pipe: pipe.map(|fd| Pipe { fd, watched: false }),
+    };
+    let mut input = stdio.input.map(|fd| Input::new(fd, stdio.is_terminal));
+    if let (Some(input), Some(data)) = (&mut input, request.stdin) {
+        input.preload(data);
+    }
+    if let (Some(input), false) = (&mut input, request.stdin_open) {
+        input.announce_end();
+    }
+    Command {
+        key: request.key.to_owned(),
+        pid: spawned.pid,
+        mode: request.mode,
+        kill: request.kill,
+        outputs: [output(out, request.cap_out), output(err, request.cap_err)],
+        input,
+        watcher: None,
+        deadline: request.timeout_ms.and_then(|limit| clock.started.checked_add(Duration::from_millis(limit))),
+        timed_out: false,
+        started: clock.started,
+        spawn_us: microseconds(clock.started - clock.received),
+        forgotten: false,
+        state: State::Running(Process { pid: spawned.pid, report: spawned.report, leaf, killed: None, death: None }),
+    }
+}
+
+/// The moments from which times are counted.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    received: Instant,
+    started: Instant,
+}

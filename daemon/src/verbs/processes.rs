@@ -1,0 +1,54 @@
+//! `processes`: who lives in the sandbox, without the daemon's own.
+
+use std::collections::HashMap;
+
+use crate::error::Result;
+use crate::message::{ProcessEntry, Processes, Reply};
+use crate::process::table::{self, Entry, MAX_PROCESSES};
+use crate::serve::Server;
+
+impl Server {
+    pub(super) fn processes(&mut self, link: u64, id: u32) -> Result<()> {
+        let processes = self.list_processes();
+        self.reply(link, &Reply::OkProcesses(Processes { id, processes: &processes }));
+        Ok(())
+    }
+
+    /// Every process but the daemon's own, each with the command it came from where that can be told.
+    pub(crate) fn list_processes(&self) -> Vec<ProcessEntry> {
+        let entries = table::scan();
+        let keys = self.keys_by_pid();
+        let own = std::process::id();
+        let foreign = entries.iter().filter(|entry| entry.pid != own && !self.is_own(entry));
+        foreign
+            .take(MAX_PROCESSES)
+            .map(|entry| ProcessEntry {
+                pid: entry.pid,
+                ppid: entry.ppid,
+                uid: table::uid(entry.pid),
+                state: entry.state.to_string(),
+                name: entry.name.clone(),
+                argv: table::argv(entry.pid),
+                key: find_key(entry, &entries, &keys).map(str::to_owned),
+            })
+            .collect()
+    }
+
+    fn keys_by_pid(&self) -> HashMap<u32, &str> {
+        self.commands.iter().map(|(_, command)| (command.pid, command.key.as_str())).collect()
+    }
+}
+
+/// A command leads a session: its processes are in it, or have an ancestor that is.
+fn find_key<'a>(entry: &Entry, entries: &[Entry], keys: &HashMap<u32, &'a str>) -> Option<&'a str> {
+    let mut current = entry;
+    // Pids can be used again while we look: no chain is followed for ever.
+    for _ in 0..entries.len() {
+        if let Some(key) = keys.get(&current.pid).or_else(|| keys.get(&current.session)) {
+            return Some(key);
+        }
+        let parent = entries.binary_search_by_key(&current.ppid, |entry| entry.pid).ok()?;
+        current = &entries[parent];
+    }
+    None
+}
