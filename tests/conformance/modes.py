@@ -86,7 +86,7 @@ def _subordinate_ids(name: str) -> Iterator[None]:
 
 
 def _delegated_cgroups(user: pwd.struct_passwd) -> Iterator[Path]:
-    """A group on each hierarchy, below the one this process is in, that belongs to the user: what a service manager delegates."""
+    """A group on each hierarchy, below this process's, that belongs to the user: what a service manager delegates."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
         mount = Path("/sys/fs/cgroup", controllers.split(",")[0] if number != "0" else "unified")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.observer import Footprint, footprint
+from sandlot.testing.observer import Footprint, footprint
 
 COUNT = 50
 GRACE_SECONDS = 2.0
@@ -28,7 +28,7 @@ def busy_client(runtime_dir: Path, *arguments: str) -> Iterator[tuple[subprocess
         assert client.stdout is not None
         try:
             said = json.loads(client.stdout.readline())
-            mark = footprint(client.pid, runtime_dir)
+            mark = footprint(client.pid)
             assert len(mark.processes) > 2 * COUNT, "the observer must see every sandbox's processes"
             assert len(mark.namespaces) >= COUNT
             assert mark.directories

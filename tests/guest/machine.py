@@ -1,7 +1,7 @@
 """A small virtual machine of another kernel with cgroup v2, which sees this machine's file system and runs one command in it.
 
 The kernel is Debian's cloud kernel, the emulator is QEMU without hardware help (TCG), the root is this machine's root, shared
-read-only by virtiofs under a temporary overlay. A disk of its own (ext4) is on /mnt. Nothing of it outlives the call; no network.
+read-only by virtiofs under a temporary overlay. A disk of its own (ext4) is on /mnt. No network; nothing outlives the call.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A backend's own test module imports the checks, one line a module (`from sandlot
 and gives two fixtures, after which `pytest` runs them as if they stood there:
 
 `make_box`
-    an async factory `await make_box("busybox", **spec)`: a usable sandbox, released when the test ends. the first argument is one of
-    `IMAGES`; `spec` are fields of `sandlot.Spec`.
+    an async factory `await make_box("busybox", **spec)`: a usable sandbox, released when the test ends. The first argument is
+    one of `IMAGES`; `spec` are fields of `sandlot.Spec`.
 `provider`
     the `sandlot.Provider` that makes them.
 

@@ -44,19 +44,20 @@ class Footprint:
         return rest
 
 
-def footprint(client: int, runtime_dir: Path) -> Footprint:
+def footprint(client: int) -> Footprint:
     """Everything that descends from process `client` (itself excepted), with its namespaces, cgroups and runtime files."""
     table = _processes()
     family = _descendants(client, table) | _sessions_of(client, table)
     family.discard(client)
     own = set(_namespaces(os.getpid()))
     mine = _cgroup_folders(os.getpid())
+    folders = {folder for pid in family for folder in _runtime_folders(pid)}
     return Footprint(
         processes=frozenset((pid, table[pid][1]) for pid in family if pid in table),
         namespaces=frozenset(name for pid in family for name in _namespaces(pid)) - own,
         cgroups=frozenset(path for pid in family for path in _cgroup_folders(pid)) - mine,
-        directories=frozenset(str(path) for path in runtime_dir.glob("*") if path.name != "ids"),
-        mounts=frozenset(point for point in _mount_points() if point.startswith(str(runtime_dir))),
+        directories=frozenset(folders),
+        mounts=frozenset(point for point in _mount_points() if any(point.startswith(folder) for folder in folders)),
     )
 
 
@@ -111,5 +112,35 @@ def _cgroup_folders(pid: int) -> set[str]:
     return found
 
 
+def _runtime_folders(pid: int) -> set[str]:
+    """A host's own folder below its runtime directory, known by the lock that the host and its warden hold open in it."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        if b"--runtime-dir" not in words:
+            return found
+        below = os.path.realpath(os.fsdecode(words[words.index(b"--runtime-dir") + 1]))
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if path.startswith(below + "/") and path.endswith("/state"):
+                    found.add(os.path.dirname(path))
+    return found
+
+
 def _mount_points() -> set[str]:
     return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+
+
+def daemons(client: int) -> list[int]:
+    """The client's host and every init below it, as pids: processes that run `sandlotd`, lowest pid first."""
+    table = _processes()
+    family = _descendants(client, table) | _sessions_of(client, table)
+    return sorted(pid for pid in family - {client} if _runs_sandlotd(pid))
+
+
+def _runs_sandlotd(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "comm").read_text().startswith("sandlotd")
+    except OSError:
+        return False
