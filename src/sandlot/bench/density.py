@@ -22,7 +22,7 @@ FILE_BYTES = 4096
 
 
 async def measure(*, count: int, idle_s: float, progress: Callable[[str], None]) -> Table:
-    """`count` sandboxes, each with a sleeping job and `FILES` files; then `idle_s` seconds of nothing; then one command each."""
+    """`count` sandboxes, each with a sleeping job and `FILES` files; then `idle_s` seconds idle; then one command each."""
     job_bytes = _cost_of_plain_jobs(count)
     before = available_bytes()
     floor_s = percentile(floor_block(200), 50)

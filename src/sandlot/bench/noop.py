@@ -17,7 +17,7 @@ from sandlot.testing.observer import daemons, footprint
 
 
 async def measure(*, blocks: int, size: int, sandboxes: int, soak: int) -> Table:
-    """`blocks` pairs of `size` commands one at a time; `soak` commands with what is held before and after; `sandboxes` at once."""
+    """`blocks` pairs of `size` commands one at a time; `soak` commands, what is held before and after; `sandboxes` at once."""
     async with sandlot.local() as provider:
         box = await provider.create(Spec(image="host"))
         rows = await _one_at_a_time(box, blocks, size)
