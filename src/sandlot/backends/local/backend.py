@@ -240,6 +240,16 @@ class LocalBackend:
         return self._running()[0].ready.mode
 
     @property
+    def host_pid(self) -> int:
+        """The host's process."""
+        return self._running()[0].ready.pid
+
+    @property
+    def host_id(self) -> str:
+        """The name of the host's directory below the runtime directory."""
+        return self._running()[0].ready.host
+
+    @property
     def swept(self) -> tuple[str, ...]:
         """Dead hosts whose remains were removed when this backend was started."""
         return self._running()[0].ready.swept

@@ -114,7 +114,7 @@ def _owned(member: Member, entry: Entry) -> Entry:
         mode=entry.mode,
         size=entry.size,
         target=entry.target,
-        mtime_ns=member.mtime_ns,
+        mtime_ns=max(member.mtime_ns, 0),  # the wire knows no time before 1970
         uid=member.uid,
         gid=member.gid,
     )

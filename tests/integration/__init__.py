@@ -1,0 +1,1 @@
+"""Tests of parts together on this machine, with the real daemon."""
