@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_MESSAGE_CHARS;
 
 /// The closed set of `wire/contract.md`, section 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     Version,

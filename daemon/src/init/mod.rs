@@ -1,43 +1,51 @@
 //! PID 1 of a sandbox: boot, confinement of commands, reset.
+//!
+//! A host starts it in a new user, mount and PID namespace, as root of that user namespace, with nothing but a private
+//! link to the host. What it shall become comes over the link ([`blueprint`], [`handover`]). It builds an outer mount
+//! namespace that commands never see ([`outer`], [`base`]) and in it one episode after the other ([`episode`], [`renewal`]).
+//!
+//! Commands get less than the init has: see [`confinement`] and [`seccomp`].
+
+pub mod base;
+pub mod blueprint;
+pub mod boot;
+pub mod confinement;
+pub mod episode;
+pub mod handover;
+pub mod mounts;
+pub mod namespaces;
+pub mod outer;
+pub mod renewal;
+pub mod seccomp;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub use confinement::{Confinement, Identity};
+
+use crate::serve::Ended;
+
+/// Exit code of an init whose sandbox nobody has used for its idle time-out.
+pub const IDLE: u8 = 10;
+
 /// The role `init`: boot the sandbox that the host describes, then serve it.
+///
+/// `sandlotd init` takes no arguments: the link is descriptor 3, and everything else comes over it.
 pub fn run(arguments: &[OsString]) -> ExitCode {
-    let _ = arguments;
-    ExitCode::FAILURE
-}
-
-/// Numeric identity of a command, already resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    pub uid: u32,
-    pub gid: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-}
-
-/// What a command may not do, applied in its child just before exec.
-#[derive(Debug, Default)]
-pub struct Confinement {}
-
-impl Confinement {
-    /// None at all: only for a process that is not in a sandbox of ours.
-    pub fn none() -> Self {
-        Confinement::default()
+    if !arguments.is_empty() || rustix::process::getpid() != rustix::process::Pid::INIT {
+        eprintln!("sandlotd init is started by sandlotd host, as process 1 of a sandbox");
+        return ExitCode::from(2);
     }
-
-    /// Capabilities, seccomp, identity, no_new_privs.
-    ///
-    /// Called in a child that shares the parent's memory while the parent runs on (`CLONE_VM` without
-    /// `CLONE_VFORK`): only raw system calls (rustix, or `libc::syscall`), never libc's `setuid` family; allocates
-    /// nothing, takes no lock, writes nothing but its own stack.
-    ///
-    /// # Errors
-    /// The first system call that failed; the child reports it and exits.
-    pub fn apply_in_child(&self, identity: &Identity) -> rustix::io::Result<()> {
-        let _ = identity;
-        Ok(())
+    match boot::boot() {
+        Ok((source, context)) => match crate::serve::serve(source, context) {
+            Ok(Ended::SourceClosed) => ExitCode::SUCCESS,
+            Ok(Ended::Idle) => ExitCode::from(IDLE),
+            Err(error) => {
+                eprintln!("sandlotd init: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        // The host has been told.
+        Err(_) => ExitCode::FAILURE,
     }
 }

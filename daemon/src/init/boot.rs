@@ -1,0 +1,172 @@
+//! From a bare process to a sandbox that can be served.
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::process::{Resource, Rlimit, Signal};
+
+use super::blueprint::{Blueprint, BootReply, Parts};
+use super::mounts::last_errno;
+use super::renewal::Renewal;
+use super::{Confinement, confinement, episode, handover, namespaces, outer};
+use crate::cgroup::{Leaves, Whole};
+use crate::error::{Error, Result};
+use crate::sandbox::SandboxContext;
+use crate::source::Source;
+
+/// Where the host has put its end of our link.
+const LINK: RawFd = 3;
+/// What a program finds its programs in when the image does not say.
+const DEFAULT_PATH: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Build the sandbox that the host describes on the link, and tell it how that went.
+pub fn boot() -> Result<(Source, SandboxContext)> {
+    // SAFETY: the host leaves exactly this descriptor open for us, and this is the only place that takes it.
+    let link = unsafe { OwnedFd::from_raw_fd(LINK) };
+    let mut spans = Spans::new();
+    match build(&link, &mut spans) {
+        Ok(context) => {
+            answer(&link, &BootReply::Ready { spans: spans.steps })?;
+            Ok((Source::new(link), context))
+        }
+        Err(error) => {
+            let reply = BootReply::Failed { code: error.code, message: error.message.to_string(), errno: error.errno };
+            answer(&link, &reply)?;
+            Err(error)
+        }
+    }
+}
+
+fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
+    become_daemon()?;
+    let (blueprint, mut parts) = receive(link)?;
+    spans.mark("start");
+    let outer = outer::build(&blueprint, &parts)?;
+    spans.mark("outer");
+    parts.lowers.clear();
+    let first = episode::build(&blueprint, 0)?;
+    spans.mark("episode");
+    let groups = std::mem::take(&mut parts.group);
+    let layout = blueprint.layout.group;
+    let whole = Whole::new(layout, &groups).map_err(|errno| Error::system("open the cgroups", errno))?;
+    let leaves = Leaves::new(layout, groups)?;
+    let root = duplicate(&first.root)?;
+    let context = SandboxContext {
+        name: blueprint.name.clone(),
+        mode: blueprint.mode.clone(),
+        unenforced: blueprint.unenforced.clone(),
+        env: environment(&blueprint),
+        workdir: blueprint.workdir.as_ref().map_or_else(|| b"/".to_vec(), |workdir| workdir.to_vec()),
+        user: blueprint.user.clone(),
+        root,
+        confinement: Confinement::new(blueprint.privileges),
+        leaves,
+        idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),
+        hooks: Box::new(Renewal::new(blueprint, outer, first, whole, parts.warden)?),
+    };
+    Ok(context)
+}
+
+/// What makes PID 1 a daemon that its own sandbox cannot touch, and that does not outlive its host.
+fn become_daemon() -> Result<()> {
+    let failed = |errno| Error::system("prepare the init", errno);
+    // Nobody inside may read or trace us, nor follow the links in our /proc directory.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(failed)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+    rustix::process::setsid().map_err(failed)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    take_signals()?;
+    namespaces::unshare(rustix::thread::UnshareFlags::NEWCGROUP)?;
+    confinement::bound_capabilities()?;
+    leave_keys();
+    // A limit of one byte and not of none: a machine may pipe core dumps to a program of its own, outside of the
+    // sandbox, and only this value stops that.
+    let no_core = Rlimit { current: Some(1), maximum: Some(1) };
+    rustix::process::setrlimit(Resource::Core, no_core).map_err(failed)?;
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).map_err(failed)
+}
+
+/// The default for every signal but SIGTERM, by which the host asks us to ask everybody to end.
+fn take_signals() -> Result<()> {
+    extern "C" fn terminate_all(_: libc::c_int) {
+        // SAFETY: async-signal-safe; to PID 1, -1 means everybody else in the sandbox.
+        unsafe { libc::kill(-1, libc::SIGTERM) };
+    }
+    let handler: extern "C" fn(libc::c_int) = terminate_all;
+    // SAFETY: all zeroes is a valid `sigaction` and an empty `sigset_t`; the handler only makes one safe call.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_RESTART;
+        let none: libc::sigset_t = std::mem::zeroed();
+        libc::sigaction(libc::SIGTERM, &raw const action, std::ptr::null_mut())
+            | libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(Error::system("take the signals", last_errno())) }
+}
+
+/// Leave the session keyring of whoever started the host. Where the user's quota of keys is used up we stay in it:
+/// commands cannot reach it either way, since they may make no call about keys.
+fn leave_keys() {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: the call takes a null name and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+}
+
+fn receive(link: &OwnedFd) -> Result<(Blueprint, Parts)> {
+    let mut descriptors = Vec::new();
+    handover::receive(link, &mut descriptors)?;
+    let blueprint = match descriptors.first() {
+        Some(file) => Blueprint::open(file.as_fd())?,
+        None => return Err(Error::system("receive the blueprint", Errno::BADMSG)),
+    };
+    while descriptors.len() < 1 + blueprint.layout.total() {
+        handover::receive(link, &mut descriptors)?;
+    }
+    let parts = blueprint.layout.split(descriptors.split_off(1))?;
+    Ok((blueprint, parts))
+}
+
+fn answer(link: &OwnedFd, reply: &BootReply) -> Result<()> {
+    let bytes = rmp_serde::to_vec_named(reply)
+        .map_err(|error| Error::new(crate::error::Code::Internal, error.to_string()))?;
+    rustix::net::send(link, &bytes, SendFlags::NOSIGNAL)
+        .map(drop)
+        .map_err(|errno| Error::system("answer the host", errno))
+}
+
+/// The blueprint's environment, with a PATH.
+fn environment(blueprint: &Blueprint) -> Vec<Vec<u8>> {
+    let mut env: Vec<Vec<u8>> = blueprint.env.iter().map(|entry| entry.to_vec()).collect();
+    if !env.iter().any(|entry| entry.starts_with(b"PATH=")) {
+        env.push(DEFAULT_PATH.to_vec());
+    }
+    env
+}
+
+/// A copy of a descriptor, closed on exec.
+pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::system("copy a descriptor", errno))
+}
+
+/// How long each step took.
+struct Spans {
+    last: Instant,
+    steps: Vec<(String, u64)>,
+}
+
+impl Spans {
+    fn new() -> Self {
+        Spans { last: Instant::now(), steps: Vec::new() }
+    }
+
+    fn mark(&mut self, step: &str) {
+        let now = Instant::now();
+        let took_us = u64::try_from((now - self.last).as_micros()).unwrap_or(u64::MAX);
+        self.steps.push((step.to_owned(), took_us));
+        self.last = now;
+    }
+}

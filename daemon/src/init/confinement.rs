@@ -1,0 +1,155 @@
+//! What a command may be: its ids, capabilities and system calls.
+
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+
+use super::blueprint::Privileges;
+use super::mounts::last_errno;
+use super::seccomp;
+use crate::error::{Error, Result};
+
+/// What container engines give, less NET_RAW and MKNOD. apt, useradd, su and sudo work with these; nothing in here can
+/// see or change another process' memory (SYS_PTRACE), the mounts (SYS_ADMIN) or the machine.
+pub const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
+
+/// More capabilities than any kernel has.
+const CAPABILITY_NUMBERS: u32 = 64;
+
+/// Numeric identity of a command, already resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// What a command may not do, applied in its child just before exec.
+#[derive(Debug, Default)]
+pub struct Confinement {
+    rules: Option<Rules>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    filter: Vec<libc::sock_filter>,
+    privileges: Privileges,
+}
+
+impl Confinement {
+    /// None at all: only for a process that is not in a sandbox of ours.
+    pub fn none() -> Self {
+        Confinement::default()
+    }
+
+    /// That of a sandbox's commands.
+    pub fn new(privileges: Privileges) -> Self {
+        Confinement { rules: Some(Rules { filter: seccomp::program(), privileges }) }
+    }
+
+    /// Capabilities, seccomp, identity, no_new_privs.
+    ///
+    /// Called in a child that shares the parent's memory while the parent runs on (`CLONE_VM` without
+    /// `CLONE_VFORK`): only raw system calls, never libc's `setuid` family; allocates nothing, takes no lock, writes
+    /// nothing but its own stack.
+    ///
+    /// # Errors
+    /// The first system call that failed; the child reports it and exits.
+    pub fn apply_in_child(&self, identity: &Identity) -> rustix::io::Result<()> {
+        match &self.rules {
+            Some(rules) => rules.apply(identity),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Rules {
+    fn apply(&self, identity: &Identity) -> rustix::io::Result<()> {
+        if self.privileges == Privileges::Single {
+            rustix::thread::set_no_new_privs(true)?;
+        }
+        // While the child still has the right to: without no_new_privs a filter needs SYS_ADMIN.
+        install(&self.filter)?;
+        self.become_user(identity)?;
+        // Root keeps what the bounding set leaves; anybody else has lost everything by the change of id.
+        let kept = if identity.uid == 0 { CAPABILITIES } else { CapabilitySet::empty() };
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        rustix::thread::set_capabilities(None, sets)
+    }
+
+    fn become_user(&self, identity: &Identity) -> rustix::io::Result<()> {
+        if self.privileges == Privileges::Single {
+            // There is one id, and groups may not be set: being it already is all that can be done.
+            let it_is = identity.uid == 0 && identity.gid == 0 && identity.groups.iter().all(|group| *group == 0);
+            return if it_is { Ok(()) } else { Err(Errno::PERM) };
+        }
+        set_groups(&identity.groups)?;
+        let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)
+    }
+}
+
+fn set_groups(groups: &[u32]) -> rustix::io::Result<()> {
+    // SAFETY: the pointer and the length are those of one slice of 32-bit group ids, which is what the kernel reads.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn install(filter: &[libc::sock_filter]) -> rustix::io::Result<()> {
+    let program = libc::sock_fprog {
+        len: libc::c_ushort::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program, whose length is that of the slice, and does not write to it.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Take from this process' bounding set, and so from everything it will ever start, what no command may have. The
+/// process itself keeps its capabilities.
+pub fn bound_capabilities() -> Result<()> {
+    for number in 0..CAPABILITY_NUMBERS {
+        let Some(capability) = CapabilitySet::from_bits(1 << number) else { continue };
+        if CAPABILITIES.contains(capability) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) | Err(Errno::INVAL) => {} // INVAL: this kernel does not have it.
+            Err(errno) => return Err(Error::system("drop a capability", errno)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The capabilities that would let a command reach the daemon, the mounts or other namespaces are not given.
+    #[test]
+    fn dangerous_capabilities_are_not_given() {
+        let dangerous = CapabilitySet::SYS_ADMIN
+            | CapabilitySet::SYS_PTRACE
+            | CapabilitySet::SYS_MODULE
+            | CapabilitySet::SYS_RAWIO
+            | CapabilitySet::PERFMON
+            | CapabilitySet::BPF
+            | CapabilitySet::NET_ADMIN
+            | CapabilitySet::NET_RAW
+            | CapabilitySet::MKNOD
+            | CapabilitySet::DAC_READ_SEARCH;
+        assert!((CAPABILITIES & dangerous).is_empty());
+    }
+}

@@ -1,0 +1,205 @@
+//! One episode: what the commands of a sandbox see between two resets. Built from the outer namespace, and dropped whole.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, MountFlags};
+use rustix::thread::UnshareFlags;
+
+use super::base::make_directory;
+use super::blueprint::{Blueprint, RootPlan, Target, UpperPlan};
+use super::mounts::{self, Depth, INERT};
+use super::namespaces;
+use super::outer::DEVICES;
+use crate::error::{Error, Result};
+use crate::message::Network;
+
+/// Bytes and files that /dev itself may hold: links and mount points, and what careless programs put there.
+const DEV_OPTIONS: [(&str, &str); 3] = [("size", "1m"), ("nr_inodes", "1k"), ("mode", "0755")];
+/// Names in /dev that are links, as on every Linux.
+const DEV_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+/// The group that owns terminals, by custom.
+const TTY_GROUP: &str = "5";
+
+/// The living episode. The calling process is in it, at its root.
+#[derive(Debug)]
+pub struct Episode {
+    /// Its root directory.
+    pub root: OwnedFd,
+    /// Root of the file system that all uppers share; none for a bare sandbox.
+    pub upper: Option<OwnedFd>,
+    /// Where each overlay is mounted, and its upper directory.
+    pub uppers: Vec<(String, OwnedFd)>,
+    /// Its mount namespace: whoever closes the last copy after the init has left it pays for dropping its files.
+    pub namespace: OwnedFd,
+}
+
+/// Build a new episode in new namespaces. The caller is in the outer namespace and has one thread.
+///
+/// `serial` is different for each episode of a sandbox; it names the upper where that is on disk.
+pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
+    let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    if blueprint.network == Network::None {
+        flags |= UnshareFlags::NEWNET;
+    }
+    namespaces::unshare(flags)?;
+    let namespace = namespaces::current("mnt")?;
+    if blueprint.network == Network::None {
+        namespaces::raise_loopback()?;
+    }
+    rustix::system::sethostname(blueprint.hostname.as_bytes()).map_err(|errno| Error::system("set the host name", errno))?;
+    let (upper, uppers) = match &blueprint.root {
+        RootPlan::Bare => (None, Vec::new()),
+        RootPlan::Overlay { targets, upper, read_only } => {
+            let (upper, uppers) = mount_overlays(targets, *upper, serial)?;
+            place_furniture(blueprint.shm_bytes)?;
+            if *read_only {
+                seal_root(targets).map_err(|errno| Error::system("make the root read-only", errno))?;
+            }
+            (Some(upper), uppers)
+        }
+    };
+    rustix::process::chdir(c"/r").map_err(|errno| Error::system("enter the new root", errno))?;
+    mounts::become_root()?;
+    if let Some(workdir) = &blueprint.workdir {
+        make_workdir(workdir)?;
+    }
+    Ok(Episode { root: open_directory("/")?, upper, uppers, namespace })
+}
+
+fn open_directory(path: &str) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Error::at_path("open a directory", errno, path.as_bytes()))
+}
+
+/// Mount the upper at /u and each overlay below /r. Gives the upper's root and each overlay's upper directory.
+fn mount_overlays(targets: &[Target], plan: UpperPlan, serial: u64) -> Result<(OwnedFd, Vec<(String, OwnedFd)>)> {
+    let upper = mount_upper(plan, serial)?;
+    let mut uppers = Vec::with_capacity(targets.len());
+    for (number, target) in targets.iter().enumerate() {
+        let failed = |errno| Error::at_path("mount the overlay", errno, target.path.as_bytes());
+        for part in ["", "/u", "/w"] {
+            rustix::fs::mkdir(format!("/u/{number}{part}"), Mode::from_raw_mode(0o755)).map_err(failed)?;
+        }
+        let at = format!("/r{}", target.path);
+        rustix::mount::mount(c"overlay", at.as_str(), c"overlay", MountFlags::empty(), Some(options(number, target).as_c_str()))
+            .map_err(failed)?;
+        uppers.push((target.path.clone(), open_directory(&format!("/u/{number}/u"))?));
+    }
+    Ok((upper, uppers))
+}
+
+/// Options of the overlay of target `number`. `userxattr`, since the overlay belongs to a user namespace.
+fn options(number: usize, target: &Target) -> std::ffi::CString {
+    use std::fmt::Write;
+
+    let mut text = String::from("userxattr,lowerdir=");
+    if target.path == "/" {
+        text.push_str("/l/base:");
+    }
+    for layer in (0..target.lowers).rev() {
+        // Writing to a String does not fail.
+        let _ = write!(text, "/l/{number}/{layer}{}", if layer == 0 { "" } else { ":" });
+    }
+    let _ = write!(text, ",upperdir=/u/{number}/u,workdir=/u/{number}/w");
+    std::ffi::CString::new(text).unwrap_or_default()
+}
+
+fn mount_upper(plan: UpperPlan, serial: u64) -> Result<OwnedFd> {
+    let mount = match plan {
+        UpperPlan::Tmpfs { size_bytes, inodes } => mounts::new_filesystem(
+            "tmpfs",
+            &[("size", &size_bytes.to_string()), ("nr_inodes", &inodes.to_string()), ("mode", "0755")],
+            MountAttrFlags::MOUNT_ATTR_NODEV,
+        )?,
+        UpperPlan::Disk { .. } => {
+            let path = format!("/disk/{serial}");
+            rustix::fs::mkdir(path.as_str(), Mode::from_raw_mode(0o755))
+                .and_then(|()| mounts::clone_tree(CWD, path.as_str(), Depth::Single))
+                .map_err(|errno| Error::system("make the upper's directory", errno))?
+        }
+    };
+    mounts::attach(&mount, c"/u").map_err(|errno| Error::system("attach the upper", errno))?;
+    Ok(mount)
+}
+
+/// /proc and /sys from the outer namespace, and a /dev of the episode's own.
+fn place_furniture(shm_bytes: u64) -> Result<()> {
+    let failed = |errno| Error::system("place /proc, /sys and /dev", errno);
+    mounts::relocate(c"/proc", c"/r/proc").map_err(failed)?;
+    mounts::relocate(c"/sys", c"/r/sys").map_err(failed)?;
+    let dev = mounts::new_filesystem("tmpfs", &DEV_OPTIONS, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    mounts::attach(&dev, c"/r/dev").map_err(failed)?;
+    for name in DEVICES {
+        let path = format!("/r/dev/{name}");
+        mounts::make_mount_point(path.as_str()).map_err(failed)?;
+        mounts::relocate(format!("/dev/{name}"), path.as_str()).map_err(failed)?;
+    }
+    for (name, target) in DEV_LINKS {
+        rustix::fs::symlinkat(target, &dev, name).map_err(failed)?;
+    }
+    place_dev_filesystems(shm_bytes)
+}
+
+fn place_dev_filesystems(shm_bytes: u64) -> Result<()> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let shm_size = shm_bytes.to_string();
+    // A mapped page and its file need an inode only once; a page each is more than any program uses.
+    let shm_inodes = (shm_bytes / 4096).clamp(16, 1 << 20).to_string();
+    let shm = [("size", shm_size.as_str()), ("nr_inodes", shm_inodes.as_str()), ("mode", "1777")];
+    let filesystems = [("pts", terminals(quiet)?), ("shm", mounts::new_filesystem("tmpfs", &shm, INERT)?), (
+        "mqueue",
+        mounts::new_filesystem("mqueue", &[], INERT)?,
+    )];
+    for (name, filesystem) in &filesystems {
+        let path = format!("/r/dev/{name}");
+        make_directory(&path, 0o755)
+            .and_then(|()| mounts::attach(filesystem, path.as_str()))
+            .map_err(|errno| Error::at_path("place a file system of /dev", errno, name.as_bytes()))?;
+    }
+    Ok(())
+}
+
+/// Terminals of the episode's own. Where only one id is mapped there is no group of terminals to give them to.
+fn terminals(attributes: MountAttrFlags) -> Result<OwnedFd> {
+    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", TTY_GROUP)];
+    mounts::new_filesystem("devpts", &options, attributes).or_else(|error| match error.errno {
+        Some(libc::EINVAL) => mounts::new_filesystem("devpts", &options[..3], attributes),
+        _ => Err(error),
+    })
+}
+
+/// Every overlay read-only; /tmp and /run writable, from the same sized upper.
+fn seal_root(targets: &[Target]) -> rustix::io::Result<()> {
+    for (name, mode) in [("tmp", 0o1777), ("run", 0o755)] {
+        let from = format!("/u/{name}");
+        make_directory(&from, mode)?;
+        let tree = mounts::clone_tree(CWD, from.as_str(), Depth::Single)?;
+        mounts::attach(&tree, format!("/r/{name}"))?;
+    }
+    for target in targets {
+        let at = rustix::fs::open(format!("/r{}", target.path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        mounts::restrict(at.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    }
+    Ok(())
+}
+
+/// Make the working directory, and those above it, where the image has none. On a read-only root it stays missing.
+fn make_workdir(workdir: &[u8]) -> Result<()> {
+    let mut end = 0;
+    while end < workdir.len() {
+        end = workdir[end + 1..].iter().position(|byte| *byte == b'/').map_or(workdir.len(), |next| end + 1 + next);
+        match rustix::fs::mkdir(&workdir[..end], Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
+            Err(errno) => return Err(Error::at_path("make the working directory", errno, &workdir[..end])),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Reset: one episode dropped whole, the next one put in its place, and the result looked at.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Dir, StatVfs};
+use rustix::io::Errno;
+
+use super::blueprint::{Blueprint, RootPlan, UpperPlan};
+use super::episode::{self, Episode};
+use super::outer::Outer;
+use super::{boot, handover, mounts, namespaces};
+use crate::cgroup::{Freezer, Whole};
+use crate::error::{Code, Error, Result};
+use crate::message::{Network, UsageReply, Verified};
+use crate::sandbox::{self, Hooks};
+
+/// What only the init can do to the sandbox as a whole.
+#[derive(Debug)]
+pub struct Renewal {
+    blueprint: Blueprint,
+    outer: Outer,
+    episode: Episode,
+    serial: u64,
+    /// How the first episode looked before anything ran in it.
+    fresh: Look,
+    whole: Whole,
+    /// Takes what is to be dropped, so that dropping costs us no time.
+    warden: Option<OwnedFd>,
+}
+
+/// What can be seen of an episode that nothing has run in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Look {
+    /// Names at the top of each upper, and what the upper's file system holds where it is the sandbox's own.
+    uppers: Vec<Vec<Vec<u8>>>,
+    inodes: Option<u64>,
+    /// Mount points with their kinds and options.
+    mounts: Vec<String>,
+    hostname: Vec<u8>,
+}
+
+/// Namespaces of this process by inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spaces {
+    ipc: u64,
+    net: u64,
+}
+
+impl Renewal {
+    /// For the sandbox whose first episode is `first`.
+    pub fn new(
+        blueprint: Blueprint,
+        outer: Outer,
+        first: Episode,
+        whole: Whole,
+        warden: Option<OwnedFd>,
+    ) -> Result<Self> {
+        let fresh = Look::at(&blueprint, &first)?;
+        Ok(Renewal { blueprint, outer, episode: first, serial: 0, fresh, whole, warden })
+    }
+
+    /// Where each overlay is mounted, and its upper directory.
+    pub fn uppers(&self) -> &[(String, OwnedFd)] {
+        &self.episode.uppers
+    }
+
+    /// Bytes in the upper now, where its file system is the sandbox's own.
+    fn upper_bytes(&self) -> Option<u64> {
+        let usage = self.own_upper()?;
+        Some((usage.f_blocks - usage.f_bfree) * usage.f_frsize)
+    }
+
+    fn own_upper(&self) -> Option<StatVfs> {
+        own_upper(&self.blueprint, &self.episode)
+    }
+
+    /// Hand the old episode to the warden. Without one, or when it is overwhelmed, we drop it ourselves.
+    fn drop_later(&self, old: Episode) {
+        let Episode { root, upper, uppers, namespace } = old;
+        drop((root, upper, uppers));
+        if let Some(warden) = &self.warden {
+            // An error leaves the last copy with us, and it is dropped below.
+            let _ = handover::send(warden, &[namespace.as_fd()]);
+        }
+    }
+}
+
+impl Hooks for Renewal {
+    fn kill_all(&mut self) -> Result<()> {
+        // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
+        if unsafe { libc::kill(-1, libc::SIGKILL) } == 0 {
+            return Ok(());
+        }
+        match mounts::last_errno() {
+            Errno::SRCH => Ok(()),
+            errno => Err(Error::system("kill everything", errno)),
+        }
+    }
+
+    fn freeze(&mut self, frozen: bool) -> Result<()> {
+        let state = if frozen { Freezer::Frozen } else { Freezer::Running };
+        match self.whole.freeze(state) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::new(Code::Unsupported, "freezing needs the unified cgroup hierarchy, which is not to be had here")),
+            Err(errno) => Err(Error::system("freeze", errno)),
+        }
+    }
+
+    fn reset(&mut self) -> Result<sandbox::Episode> {
+        if matches!(self.blueprint.root, RootPlan::Bare) {
+            return Err(Error::new(Code::Unsupported, "a bare sandbox has nothing to go back to"));
+        }
+        let changed_bytes = self.upper_bytes();
+        let before = Spaces::current()?;
+        namespaces::enter_mounts(self.outer.namespace.as_fd())?;
+        self.serial += 1;
+        let fresh = episode::build(&self.blueprint, self.serial)?;
+        let old = std::mem::replace(&mut self.episode, fresh);
+        self.drop_later(old);
+        let verified = self.verify(before)?;
+        Ok(sandbox::Episode { root: boot::duplicate(&self.episode.root)?, changed_bytes, verified })
+    }
+
+    fn usage(&self) -> UsageReply {
+        let group = self.whole.usage();
+        let limit = self.own_upper().map(|usage| usage.f_blocks * usage.f_frsize);
+        UsageReply {
+            id: 0,
+            cpu_us: None,
+            memory_bytes: group.memory_bytes,
+            memory_peak_bytes: group.memory_peak_bytes,
+            memory_limit_bytes: group.memory_limit_bytes,
+            pids: group.pids,
+            pids_limit: group.pids_limit,
+            disk_bytes: self.upper_bytes(),
+            disk_limit_bytes: limit,
+            oom_kills: group.oom_kills,
+            cpu_limit_millis: self.blueprint.cpu_limit_millis,
+        }
+    }
+}
+
+impl Renewal {
+    fn verify(&self, before: Spaces) -> Result<Verified> {
+        let look = Look::at(&self.blueprint, &self.episode)?;
+        let now = Spaces::current()?;
+        Ok(Verified {
+            processes: false,
+            files: look.uppers == self.fresh.uppers && look.inodes == self.fresh.inodes,
+            mounts: look.mounts == self.fresh.mounts,
+            ipc: now.ipc != before.ipc,
+            hostname: look.hostname == self.fresh.hostname,
+            network: self.blueprint.network == Network::Host || now.net != before.net,
+        })
+    }
+}
+
+impl Look {
+    fn at(blueprint: &Blueprint, episode: &Episode) -> Result<Self> {
+        let failed = |errno| Error::system("look at the episode", errno);
+        let mut uppers = Vec::with_capacity(episode.uppers.len());
+        for (_, upper) in &episode.uppers {
+            uppers.push(names(upper).map_err(failed)?);
+        }
+        let mounts = if episode.upper.is_some() { mount_lines()? } else { Vec::new() };
+        let hostname = rustix::system::uname().nodename().to_bytes().to_vec();
+        let inodes = own_upper(blueprint, episode).map(|usage| usage.f_files - usage.f_ffree);
+        Ok(Look { uppers, inodes, mounts, hostname })
+    }
+}
+
+impl Spaces {
+    fn current() -> Result<Self> {
+        let inode = |kind: &str| {
+            rustix::fs::stat(format!("/proc/self/ns/{kind}"))
+                .map(|space| space.st_ino)
+                .map_err(|errno| Error::system("look at a namespace", errno))
+        };
+        Ok(Spaces { ipc: inode("ipc")?, net: inode("net")? })
+    }
+}
+
+/// Numbers of the upper's file system, where that is the sandbox's own.
+fn own_upper(blueprint: &Blueprint, episode: &Episode) -> Option<StatVfs> {
+    match blueprint.root {
+        RootPlan::Overlay { upper: UpperPlan::Tmpfs { .. }, .. } => rustix::fs::fstatvfs(episode.upper.as_ref()?).ok(),
+        _ => None,
+    }
+}
+
+fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What is mounted, without the numbers that differ from mount to mount.
+fn mount_lines() -> Result<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| Error::system("list the mounts", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    Ok(text.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect())
+}
