@@ -2,9 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 
 use super::hierarchy::{Base, Hierarchies};
 use super::{GroupLayout, read_key, write_text};
@@ -18,6 +20,9 @@ const CPU_PERIOD_US: u64 = 100_000;
 const DAEMON: &str = "daemon";
 /// The limited group, whose leaves are the commands.
 const TASKS: &str = "tasks";
+
+/// How long killed processes may take to be gone.
+const DYING: Duration = Duration::from_secs(5);
 
 /// A sandbox's cgroups.
 #[derive(Debug)]
@@ -125,10 +130,9 @@ impl Group {
         self.daemon.as_ref().map(AsFd::as_fd)
     }
 
-    /// Processes of this sandbox that were killed for memory, as far as the groups tell.
-    pub fn oom_kills(&self) -> u64 {
-        let tasks = self.directories.first();
-        tasks.and_then(|group| read_key(group, "memory.events", "oom_kill")).unwrap_or(0)
+    /// Whether the init was killed for memory, as far as version 2 tells. Nothing else lives in its group.
+    pub fn init_oom_kills(&self) -> u64 {
+        self.daemon.as_ref().and_then(|group| read_key(group, "memory.events", "oom_kill")).unwrap_or(0)
     }
 
     /// Remove every directory of the group, leaves included. Nothing runs in it any more.
@@ -164,6 +168,39 @@ pub fn remove_tree(path: &Path) -> Result<()> {
         }
     }
     rustix::fs::rmdir(path).map_err(failed)
+}
+
+/// Kill everything in a cgroup directory and below it, and remove it: what a dead host has left.
+///
+/// # Errors
+/// What could not be removed within [`DYING`].
+pub fn kill_and_remove(path: &Path) -> Result<()> {
+    let until = Instant::now() + DYING;
+    loop {
+        kill_below(path);
+        match remove_tree(path) {
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            result => return result,
+        }
+    }
+}
+
+fn kill_below(path: &Path) {
+    if std::fs::write(path.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let list = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in list.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        match rustix::process::kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => eprintln!("sandlotd: kill a process that a dead host left: {errno}"),
+        }
+    }
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            kill_below(&entry.path());
+        }
+    }
 }
 
 fn quota_us(cpu_millis: u64) -> u64 {

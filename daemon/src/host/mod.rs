@@ -32,17 +32,56 @@
 //! `DIR/<id>/state` is held locked (`flock`) as long as the host or its warden lives, and says what must be removed after it: lines of `key value`.
 //! `DIR/<id>/socket` is the listener. `DIR/ids/<block>` are locks on blocks of ids (mode range-root).
 
+pub mod arguments;
+pub mod birth;
+pub mod clients;
+pub mod creation;
+mod dispatch;
+mod ending;
+pub mod ids;
+pub mod plan;
+pub mod probe;
+pub mod removal;
+pub mod runtime;
+pub mod sandbox;
+pub mod service;
+pub mod skeleton;
+pub mod start;
+pub mod warden;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use crate::error::{Error, Result};
+
 /// The role `host`: one process for all sandboxes of one client.
 pub fn run(arguments: &[OsString]) -> ExitCode {
-    let _ = arguments;
-    ExitCode::FAILURE
+    report(start::start(arguments).and_then(|mut service| {
+        let served = service.run();
+        service.leave().and(served)
+    }))
 }
 
 /// The role `warden`: watches a host and removes what it leaves when it is killed.
 pub fn run_warden(arguments: &[OsString]) -> ExitCode {
-    let _ = arguments;
-    ExitCode::FAILURE
+    report(warden::run(arguments))
+}
+
+fn report(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandlotd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Become the leader of a session of our own: what is typed at the client's terminal is not meant for us.
+pub(crate) fn leave_terminal() -> Result<()> {
+    match rustix::process::setsid() {
+        // PERM: we lead our process group already, and so a session, since nobody else starts us as a leader.
+        Ok(_) | Err(rustix::io::Errno::PERM) => Ok(()),
+        Err(errno) => Err(Error::system("leave the terminal", errno)),
+    }
 }

@@ -84,6 +84,8 @@ pub struct Layout {
     pub disk: bool,
     /// A datagram socket of the warden, which drops what is handed to it.
     pub warden: bool,
+    /// The lock on the sandbox's ids, to be kept open.
+    pub lock: bool,
     pub group: GroupLayout,
 }
 
@@ -93,6 +95,7 @@ pub struct Parts {
     pub lowers: Vec<OwnedFd>,
     pub disk: Option<OwnedFd>,
     pub warden: Option<OwnedFd>,
+    pub lock: Option<OwnedFd>,
     pub group: Vec<OwnedFd>,
 }
 
@@ -109,13 +112,14 @@ impl Layout {
             lowers: rest.by_ref().take(self.lowers).collect(),
             disk: if self.disk { rest.next() } else { None },
             warden: if self.warden { rest.next() } else { None },
+            lock: if self.lock { rest.next() } else { None },
             group: rest.collect(),
         })
     }
 
     /// How many descriptors follow.
     pub fn total(&self) -> usize {
-        self.lowers + usize::from(self.disk) + usize::from(self.warden) + self.group.descriptors()
+        self.lowers + usize::from(self.disk) + usize::from(self.warden) + usize::from(self.lock) + self.group.descriptors()
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 
 use super::blueprint::{Blueprint, BootReply, Parts};
 use super::mounts::last_errno;
-use super::renewal::Renewal;
+use super::renewal::{Kept, Renewal};
 use super::{Confinement, confinement, episode, handover, namespaces, outer};
 use crate::cgroup::{Leaves, Whole};
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         confinement: Confinement::new(blueprint.privileges),
         leaves,
         idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),
-        hooks: Box::new(Renewal::new(blueprint, outer, first, whole, parts.warden)?),
+        hooks: Box::new(Renewal::new(blueprint, Kept { outer, whole, warden: parts.warden, lock: parts.lock }, first)?),
     };
     Ok(context)
 }

@@ -18,14 +18,22 @@ use crate::sandbox::{self, Hooks};
 #[derive(Debug)]
 pub struct Renewal {
     blueprint: Blueprint,
-    outer: Outer,
+    kept: Kept,
     episode: Episode,
     serial: u64,
     /// How the first episode looked before anything ran in it.
     fresh: Look,
-    whole: Whole,
+}
+
+/// What outlives every episode.
+#[derive(Debug)]
+pub struct Kept {
+    pub outer: Outer,
+    pub whole: Whole,
     /// Takes what is to be dropped, so that dropping costs us no time.
-    warden: Option<OwnedFd>,
+    pub warden: Option<OwnedFd>,
+    /// Held open: nobody else gets our ids while we live.
+    pub lock: Option<OwnedFd>,
 }
 
 /// What can be seen of an episode that nothing has run in.
@@ -48,15 +56,9 @@ struct Spaces {
 
 impl Renewal {
     /// For the sandbox whose first episode is `first`.
-    pub fn new(
-        blueprint: Blueprint,
-        outer: Outer,
-        first: Episode,
-        whole: Whole,
-        warden: Option<OwnedFd>,
-    ) -> Result<Self> {
+    pub fn new(blueprint: Blueprint, kept: Kept, first: Episode) -> Result<Self> {
         let fresh = Look::at(&blueprint, &first)?;
-        Ok(Renewal { blueprint, outer, episode: first, serial: 0, fresh, whole, warden })
+        Ok(Renewal { blueprint, kept, episode: first, serial: 0, fresh })
     }
 
     /// Where each overlay is mounted, and its upper directory.
@@ -78,7 +80,7 @@ impl Renewal {
     fn drop_later(&self, old: Episode) {
         let Episode { root, upper, uppers, namespace } = old;
         drop((root, upper, uppers));
-        if let Some(warden) = &self.warden {
+        if let Some(warden) = &self.kept.warden {
             // An error leaves the last copy with us, and it is dropped below.
             let _ = handover::send(warden, &[namespace.as_fd()]);
         }
@@ -99,7 +101,7 @@ impl Hooks for Renewal {
 
     fn freeze(&mut self, frozen: bool) -> Result<()> {
         let state = if frozen { Freezer::Frozen } else { Freezer::Running };
-        match self.whole.freeze(state) {
+        match self.kept.whole.freeze(state) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(Code::Unsupported, "freezing needs the unified cgroup hierarchy, which is not to be had here")),
             Err(errno) => Err(Error::system("freeze", errno)),
@@ -112,7 +114,7 @@ impl Hooks for Renewal {
         }
         let changed_bytes = self.upper_bytes();
         let before = Spaces::current()?;
-        namespaces::enter_mounts(self.outer.namespace.as_fd())?;
+        namespaces::enter_mounts(self.kept.outer.namespace.as_fd())?;
         self.serial += 1;
         let fresh = episode::build(&self.blueprint, self.serial)?;
         let old = std::mem::replace(&mut self.episode, fresh);
@@ -122,7 +124,7 @@ impl Hooks for Renewal {
     }
 
     fn usage(&self) -> UsageReply {
-        let group = self.whole.usage();
+        let group = self.kept.whole.usage();
         let limit = self.own_upper().map(|usage| usage.f_blocks * usage.f_frsize);
         UsageReply {
             id: 0,

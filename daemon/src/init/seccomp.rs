@@ -66,12 +66,6 @@ const DENIED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_create_module,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_get_kernel_syms,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_query_module,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_uselib,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_ustat,
