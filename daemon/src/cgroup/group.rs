@@ -39,7 +39,8 @@ pub struct Group {
 impl Group {
     /// Make the group `name` with `limits`, owned inside by the ids that root of the sandbox has outside.
     pub fn make(hierarchies: &Hierarchies, name: &str, limits: &Limits, root: (u32, u32)) -> Result<Self> {
-        let mut group = Group { layout: GroupLayout::default(), directories: Vec::new(), daemon: None, paths: Vec::new() };
+        let mut group =
+            Group { layout: GroupLayout::default(), directories: Vec::new(), daemon: None, paths: Vec::new() };
         let made = group.fill(hierarchies, name, limits, root);
         match made {
             Ok(()) => Ok(group),

@@ -189,7 +189,8 @@ impl Leaf {
     /// `NOSYS` where the kernel cannot (before Linux 5.14, or no unified hierarchy); then the caller must.
     pub fn kill(&self) -> rustix::io::Result<()> {
         let unified = self.unified.as_ref().ok_or(Errno::NOSYS)?;
-        write_text(unified, "cgroup.kill", "1").map_err(|errno| if errno == Errno::NOENT { Errno::NOSYS } else { errno })
+        write_text(unified, "cgroup.kill", "1")
+            .map_err(|errno| if errno == Errno::NOENT { Errno::NOSYS } else { errno })
     }
 
     /// Highest memory use since it was taken.

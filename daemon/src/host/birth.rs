@@ -39,7 +39,10 @@ impl Binary {
                 }
             }
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o555))?;
-            rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+            rustix::fs::fcntl_add_seals(
+                &file,
+                SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+            )?;
             Ok(Binary { file })
         };
         copy().map_err(|errno| Error::system("copy the daemon", errno))
@@ -95,7 +98,8 @@ pub fn give_birth(binary: &Binary, map: IdMap, cgroup: Option<BorrowedFd<'_>>) -
         .map_err(|errno| Error::system("make the sandbox's namespaces", errno))?;
     drop(theirs);
     let newborn = Newborn { pid, pidfd, link: ours };
-    let named = write_maps(pid, map).and_then(|()| rustix::net::send(&newborn.link, b"g", SendFlags::NOSIGNAL).map(drop));
+    let named =
+        write_maps(pid, map).and_then(|()| rustix::net::send(&newborn.link, b"g", SendFlags::NOSIGNAL).map(drop));
     match named {
         Ok(()) => Ok(newborn),
         Err(errno) => {

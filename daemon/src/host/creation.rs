@@ -105,7 +105,8 @@ impl Workshop<'_> {
         disk: Option<&Path>,
     ) -> Result<()> {
         let lowers = self.detach_lowers(newborn, &plan.blueprint, lowers)?;
-        let disk = disk.map(|path| detach(&open_directory(path.as_os_str().as_encoded_bytes())?, self.depth())).transpose()?;
+        let disk =
+            disk.map(|path| detach(&open_directory(path.as_os_str().as_encoded_bytes())?, self.depth())).transpose()?;
         let lock = self.ids.lock(hold);
         let layout = &mut plan.blueprint.layout;
         layout.warden = self.warden.is_some();
@@ -133,7 +134,8 @@ impl Workshop<'_> {
             };
             mounts::restrict(&mount, restrictions).map_err(|errno| Error::system("restrict a layer", errno))?;
             if self.mode == Mode::RangeRoot {
-                mounts::map_ids(&mount, space.as_fd()).map_err(|errno| Error::system("map the ids of a layer", errno))?;
+                mounts::map_ids(&mount, space.as_fd())
+                    .map_err(|errno| Error::system("map the ids of a layer", errno))?;
             }
             mounts.push(mount);
         }

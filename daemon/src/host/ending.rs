@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
 use super::clients::Role;
-use super::sandbox::{FailedCreation, Removing, Remover, Sandbox, State};
+use super::sandbox::{FailedCreation, Remover, Removing, Sandbox, State};
 use super::service::{Service, Watched};
 use crate::error::{Code, Error, Result};
 use crate::init::IDLE;
@@ -135,7 +135,8 @@ impl Service {
     /// Start removing the directory on disk beside the loop.
     fn remove_disk(&mut self, name: &str) {
         let Some(sandbox) = self.sandboxes.get_mut(name) else { return };
-        let Some((parent, last)) = sandbox.disk.as_deref().and_then(|path| Some((path.parent()?, path.file_name()?))) else {
+        let Some((parent, last)) = sandbox.disk.as_deref().and_then(|path| Some((path.parent()?, path.file_name()?)))
+        else {
             return;
         };
         let started = Remover::start(parent.to_owned(), last.to_owned());
@@ -215,11 +216,8 @@ impl Service {
     }
 
     fn tell_watchers(&mut self, name: &str, why: Why, detail: &str) {
-        let watches: Vec<(Token, u32)> = self
-            .clients
-            .iter()
-            .flat_map(|(token, client)| client.watches.iter().map(|id| (*token, *id)))
-            .collect();
+        let watches: Vec<(Token, u32)> =
+            self.clients.iter().flat_map(|(token, client)| client.watches.iter().map(|id| (*token, *id))).collect();
         for (token, id) in watches {
             self.reply(token, &Reply::Gone(Gone { id, name, why, detail }));
             self.settle_client(token);

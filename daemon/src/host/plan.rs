@@ -130,7 +130,8 @@ fn unenforced(create: &Create<'_>, machine: &Machine) -> Result<Vec<String>> {
         // A directory on disk is bounded by its file system alone.
         ("disk", on_disk && create.upper.size_bytes.is_some()),
     ];
-    let missing: Vec<String> = asked.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name.to_owned()).collect();
+    let missing: Vec<String> =
+        asked.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name.to_owned()).collect();
     if create.limits_mode == LimitsMode::Require && !missing.is_empty() {
         let text = format!("this machine cannot enforce: {}", missing.join(", "));
         return Err(Error::new(Code::LimitUnenforceable, text));
@@ -188,7 +189,8 @@ fn environment(create: &Create<'_>) -> Result<Vec<ByteBuf>> {
     if bytes > MAX_ENV_BYTES {
         return Err(Error::new(Code::ArgumentTooLong, format!("the environment has more than {MAX_ENV_BYTES} bytes")));
     }
-    let is_entry = |entry: &[u8]| !entry.contains(&0) && entry.iter().position(|byte| *byte == b'=').is_some_and(|at| at > 0);
+    let is_entry =
+        |entry: &[u8]| !entry.contains(&0) && entry.iter().position(|byte| *byte == b'=').is_some_and(|at| at > 0);
     if !create.env.iter().all(|entry| is_entry(entry)) {
         return refuse("an environment entry is KEY=value without a NUL byte");
     }

@@ -99,12 +99,13 @@ pub fn sweep(shared: &Path) -> Result<Vec<String>> {
 /// Sweep one host's directory if neither it nor its warden lives.
 fn sweep_one(path: &Path) -> Result<bool> {
     let failed = |errno| Error::at_path("sweep", errno, path.as_os_str().as_encoded_bytes());
-    let state = match rustix::fs::open(path.join(STATE), OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
-        Ok(state) => state,
-        // Being made or being removed just now by somebody else.
-        Err(Errno::NOENT) => return Ok(false),
-        Err(errno) => return Err(failed(errno)),
-    };
+    let state =
+        match rustix::fs::open(path.join(STATE), OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(state) => state,
+            // Being made or being removed just now by somebody else.
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(failed(errno)),
+        };
     match rustix::fs::flock(&state, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(false),

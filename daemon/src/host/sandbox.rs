@@ -56,10 +56,16 @@ pub struct FailedCreation {
 #[derive(Debug)]
 pub enum State {
     /// The init builds it; the creator waits.
-    Booting { creator: Call, since: Instant },
+    Booting {
+        creator: Call,
+        since: Instant,
+    },
     Alive,
     /// It has been asked to end; the rest of its grace.
-    Terminating { until: Instant, look: Instant },
+    Terminating {
+        until: Instant,
+        look: Instant,
+    },
     /// Killed, and not yet collected.
     Dying,
     /// Dead: what it leaves is being removed.

@@ -90,7 +90,8 @@ impl Service {
             next_token: 0,
             listener_paused: None,
         };
-        for watched in [Watched::Listener, Watched::Control, Watched::ClientProcess, Watched::Signals, Watched::Warden] {
+        for watched in [Watched::Listener, Watched::Control, Watched::ClientProcess, Watched::Signals, Watched::Warden]
+        {
             let token = service.name(watched.clone());
             let fd = match watched {
                 Watched::Listener => service.station.listener.as_fd(),
@@ -150,8 +151,12 @@ impl Service {
             self.listener_paused = None;
             self.set_listener(Interest::Read);
         }
-        let due: Vec<String> =
-            self.sandboxes.values().filter(|sandbox| sandbox.deadline().is_some_and(|at| at <= now)).map(|sandbox| sandbox.name.clone()).collect();
+        let due: Vec<String> = self
+            .sandboxes
+            .values()
+            .filter(|sandbox| sandbox.deadline().is_some_and(|at| at <= now))
+            .map(|sandbox| sandbox.name.clone())
+            .collect();
         for name in due {
             self.act_on_time(&name, now);
         }

@@ -153,7 +153,9 @@ pub fn build(machine: &Path, to: &Path) -> Result<()> {
         }
         write_accounts(&machine.join("etc"), &to.join("etc"))
     };
-    built().map_err(|error: io::Error| Error::at_path("make the host image", errno_of(&error), to.as_os_str().as_encoded_bytes()))
+    built().map_err(|error: io::Error| {
+        Error::at_path("make the host image", errno_of(&error), to.as_os_str().as_encoded_bytes())
+    })
 }
 
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {

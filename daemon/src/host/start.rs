@@ -43,7 +43,9 @@ struct ReadyReply<'a> {
 pub fn start(arguments: &[OsString]) -> Result<Service> {
     let control = Arguments::control_fd(arguments).map(take_control).transpose()?;
     let started = Arguments::parse(arguments).and_then(|arguments| prepare(&arguments));
-    let Some(control) = control else { return started.and_then(|_| Err(Error::new(Code::BadRequest, "no control descriptor"))) };
+    let Some(control) = control else {
+        return started.and_then(|_| Err(Error::new(Code::BadRequest, "no control descriptor")));
+    };
     match started {
         Ok(prepared) => {
             let ready = prepared.ready()?;
@@ -118,7 +120,8 @@ impl Prepared {
     }
 
     fn into_station(self, control: std::os::fd::BorrowedFd<'_>) -> Result<Station> {
-        let control = rustix::io::fcntl_dupfd_cloexec(control, 0).map_err(|errno| Error::system("keep the control", errno))?;
+        let control =
+            rustix::io::fcntl_dupfd_cloexec(control, 0).map_err(|errno| Error::system("keep the control", errno))?;
         let Prepared { listener, client, signals, runtime, binary, ids, machine, warden, .. } = self;
         Ok(Station { listener, control, client, signals, runtime, binary, ids, machine, warden })
     }

@@ -37,8 +37,9 @@ impl Warden {
     /// Start the warden of the host that calls.
     pub fn start(runtime: &Runtime) -> Result<Self> {
         let failed = |errno| Error::system("start the warden", errno);
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(failed)?;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(failed)?;
         let host = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).map_err(failed)?;
         let given = [host.as_raw_fd(), runtime.lock().as_raw_fd(), theirs.as_raw_fd()];
         let mut command = Command::new("/proc/self/exe");
@@ -99,7 +100,8 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
     // SAFETY: the host has put exactly these descriptors there for us, and nobody else takes them.
     let [host, state, drops] = [HOST, STATE, DROPS].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     for fd in [&host, &state, &drops] {
-        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).map_err(|errno| Error::system("watch the host", errno))?;
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|errno| Error::system("watch the host", errno))?;
     }
     super::leave_terminal()?;
     wait(&host, &drops)?;

@@ -70,9 +70,14 @@ pub struct Target {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpperPlan {
-    Tmpfs { size_bytes: u64, inodes: u64 },
+    Tmpfs {
+        size_bytes: u64,
+        inodes: u64,
+    },
     /// A directory on disk, whose mount comes with the descriptors. The limit is enforced by the host, or not at all.
-    Disk { limit_bytes: Option<u64> },
+    Disk {
+        limit_bytes: Option<u64>,
+    },
 }
 
 /// How many descriptors follow, by kind and in this order.
@@ -119,7 +124,11 @@ impl Layout {
 
     /// How many descriptors follow.
     pub fn total(&self) -> usize {
-        self.lowers + usize::from(self.disk) + usize::from(self.warden) + usize::from(self.lock) + self.group.descriptors()
+        self.lowers
+            + usize::from(self.disk)
+            + usize::from(self.warden)
+            + usize::from(self.lock)
+            + self.group.descriptors()
     }
 }
 
@@ -134,7 +143,10 @@ impl Blueprint {
                 let count = rustix::io::write(&file, rest)?;
                 rest = rest.get(count..).ok_or(Errno::IO)?;
             }
-            rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+            rustix::fs::fcntl_add_seals(
+                &file,
+                SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+            )?;
             Ok(file)
         };
         write().map_err(|errno| Error::system("write the blueprint", errno))
@@ -164,6 +176,12 @@ impl Blueprint {
 #[serde(rename_all = "snake_case")]
 pub enum BootReply {
     /// Microseconds by step.
-    Ready { spans: Vec<(String, u64)> },
-    Failed { code: Code, message: String, errno: Option<i32> },
+    Ready {
+        spans: Vec<(String, u64)>,
+    },
+    Failed {
+        code: Code,
+        message: String,
+        errno: Option<i32>,
+    },
 }

@@ -131,8 +131,8 @@ fn receive(link: &OwnedFd) -> Result<(Blueprint, Parts)> {
 }
 
 fn answer(link: &OwnedFd, reply: &BootReply) -> Result<()> {
-    let bytes = rmp_serde::to_vec_named(reply)
-        .map_err(|error| Error::new(crate::error::Code::Internal, error.to_string()))?;
+    let bytes =
+        rmp_serde::to_vec_named(reply).map_err(|error| Error::new(crate::error::Code::Internal, error.to_string()))?;
     rustix::net::send(link, &bytes, SendFlags::NOSIGNAL)
         .map(drop)
         .map_err(|errno| Error::system("answer the host", errno))

@@ -54,7 +54,8 @@ pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
     if blueprint.network == Network::None {
         namespaces::raise_loopback()?;
     }
-    rustix::system::sethostname(blueprint.hostname.as_bytes()).map_err(|errno| Error::system("set the host name", errno))?;
+    rustix::system::sethostname(blueprint.hostname.as_bytes())
+        .map_err(|errno| Error::system("set the host name", errno))?;
     let (upper, uppers) = match &blueprint.root {
         RootPlan::Bare => (None, Vec::new()),
         RootPlan::Overlay { targets, upper, read_only } => {
@@ -89,8 +90,14 @@ fn mount_overlays(targets: &[Target], plan: UpperPlan, serial: u64) -> Result<(O
             rustix::fs::mkdir(format!("/u/{number}{part}"), Mode::from_raw_mode(0o755)).map_err(failed)?;
         }
         let at = format!("/r{}", target.path);
-        rustix::mount::mount(c"overlay", at.as_str(), c"overlay", MountFlags::empty(), Some(options(number, target).as_c_str()))
-            .map_err(failed)?;
+        rustix::mount::mount(
+            c"overlay",
+            at.as_str(),
+            c"overlay",
+            MountFlags::empty(),
+            Some(options(number, target).as_c_str()),
+        )
+        .map_err(failed)?;
         uppers.push((target.path.clone(), open_directory(&format!("/u/{number}/u"))?));
     }
     Ok((upper, uppers))
@@ -154,10 +161,11 @@ fn place_dev_filesystems(shm_bytes: u64) -> Result<()> {
     // A mapped page and its file need an inode only once; a page each is more than any program uses.
     let shm_inodes = (shm_bytes / 4096).clamp(16, 1 << 20).to_string();
     let shm = [("size", shm_size.as_str()), ("nr_inodes", shm_inodes.as_str()), ("mode", "1777")];
-    let filesystems = [("pts", terminals(quiet)?), ("shm", mounts::new_filesystem("tmpfs", &shm, INERT)?), (
-        "mqueue",
-        mounts::new_filesystem("mqueue", &[], INERT)?,
-    )];
+    let filesystems = [
+        ("pts", terminals(quiet)?),
+        ("shm", mounts::new_filesystem("tmpfs", &shm, INERT)?),
+        ("mqueue", mounts::new_filesystem("mqueue", &[], INERT)?),
+    ];
     for (name, filesystem) in &filesystems {
         let path = format!("/r/dev/{name}");
         make_directory(&path, 0o755)

@@ -118,8 +118,12 @@ pub fn become_root() -> Result<()> {
 /// An empty file, for a mount of a single file to lie over.
 pub fn make_mount_point(path: impl Arg) -> rustix::io::Result<()> {
     use rustix::fs::OFlags;
-    rustix::fs::open(path, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o444))
-        .map(drop)
+    rustix::fs::open(
+        path,
+        OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::from_raw_mode(0o444),
+    )
+    .map(drop)
 }
 
 /// The error of the last failed call through libc.

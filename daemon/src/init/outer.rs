@@ -62,7 +62,9 @@ pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
 }
 
 fn attach(mount: Option<&OwnedFd>, path: &CStr) -> Result<()> {
-    mount.map_or(Ok(()), |mount| mounts::attach(mount, path)).map_err(|errno| Error::system("attach a directory", errno))
+    mount
+        .map_or(Ok(()), |mount| mounts::attach(mount, path))
+        .map_err(|errno| Error::system("attach a directory", errno))
 }
 
 /// Mounts taken while the host's own are still in sight, since a new /proc may only be mounted beside a visible one.

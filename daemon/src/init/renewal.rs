@@ -103,7 +103,10 @@ impl Hooks for Renewal {
         let state = if frozen { Freezer::Frozen } else { Freezer::Running };
         match self.kept.whole.freeze(state) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::new(Code::Unsupported, "freezing needs the unified cgroup hierarchy, which is not to be had here")),
+            Ok(false) => Err(Error::new(
+                Code::Unsupported,
+                "freezing needs the unified cgroup hierarchy, which is not to be had here",
+            )),
             Err(errno) => Err(Error::system("freeze", errno)),
         }
     }
