@@ -126,7 +126,7 @@ class Blocking(Generic[T]):
 
     def _cover(self, value: Any) -> Any:
         kind: type[object] = type(value)
-        return Blocking(value, self._thread) if _is_async(kind) else value
+        return Blocking(value, self._thread) if _is_async(kind) else value  # type: ignore[arg-type]  # mypy: types are hashable
 
     def _let_go(self) -> None:
         if self._owns_thread:

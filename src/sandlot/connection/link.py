@@ -256,9 +256,10 @@ class Connection:
         self._flush()
 
     # --- streams ----------------------------------------------------------------------------------------------------------
-    def consumed(self, sink: Sink, part: a.Out | r.Data) -> None:
+    def consumed(self, sink: Sink, part: a.Out | a.Gap | r.Data) -> None:
         """The reader has used this part and all before it on its stream."""
-        self._session.consumed(sink.call, (part.s, part.off + len(part.d)))
+        upto = part.end if isinstance(part, a.Gap) else part.off + len(part.d)
+        self._session.consumed(sink.call, (part.s, upto))
         self._flush()
 
     def sink(self) -> Sink:

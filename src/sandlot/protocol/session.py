@@ -351,6 +351,8 @@ class Session:
                 self.consumed(call, (message.s, message.off + len(message.d)))
         elif isinstance(message, a.Gap):
             call.stream(message.s).skip(message.start, message.end)
+            if call.abandoned:
+                self.consumed(call, (message.s, message.end))
         elif isinstance(message, r.Entry):
             check_entry(message)
         elif isinstance(message, a.Entries):

@@ -207,6 +207,7 @@ class Job:
         while (part := await sink.next()) is not None:
             if isinstance(part, a.Out):
                 tails[part.s].add(part.d)
+            if not isinstance(part, a.Started):
                 self._connection.consumed(sink, part)
         await sink.future
         result = result_of(ended)

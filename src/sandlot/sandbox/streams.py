@@ -45,8 +45,7 @@ async def follow(connection: Connection, sink: Feed) -> AsyncIterator[Chunk]:
     while (part := await sink.next()) is not None:
         if isinstance(part, a.Started):
             continue
-        if isinstance(part, a.Out):
-            connection.consumed(sink, part)
+        connection.consumed(sink, part)
         yield chunk_of(part)
 
 
