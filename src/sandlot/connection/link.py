@@ -105,8 +105,8 @@ class Connection:
         transport.set_write_buffer_limits(high=2 * MAX_CHUNK_BYTES)
         try:
             await connection._say_hello(timeout_s)
-        except BaseException:
-            transport.abort()
+        except BaseException as error:
+            connection.fail(error if isinstance(error, SandlotError) else errors.Closed("opening was given up"))
             raise
         return connection
 

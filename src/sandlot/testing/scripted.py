@@ -1,10 +1,11 @@
 """A daemon that does what a test tells it: the other end of real sockets, in the same event loop, with nothing behind it.
 
-    daemon = ScriptedDaemon()
-    box = Sandbox(await daemon.connect(), reopen=daemon.connect)
-    call = asyncio.create_task(box.exec("true"))
-    request = await daemon.next(r.Exec)
-    daemon.send(a.Exit(id=request.id, code=0))
+    async with ScriptedDaemon() as daemon:
+        box = Sandbox(await daemon.connect(), reopen=daemon.connect)
+        call = asyncio.create_task(box.exec("true"))
+        request = await daemon.next(r.Exec)
+        daemon.send(a.Exit(id=request.id, code=0))
+        assert (await call).exit_code == 0
 
 It answers hello and ping by itself unless told otherwise, and nothing else. For tests of clients, backends and providers
 that need a peer that is silent, slow, confused, hostile or gone; what a sandbox really does is tested on the real daemon.
@@ -43,7 +44,23 @@ class ScriptedDaemon:
         self.links = 0
         """How many links were made to it."""
         self._link: _Link | None = None
+        self._links: list[_Link] = []
+        self._connections: list[Connection] = []
         self._news = asyncio.Event()
+
+    async def __aenter__(self) -> ScriptedDaemon:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection that was made to it, and all its links."""
+        for connection in self._connections:
+            await connection.aclose()
+        for link in self._links:
+            link.transport.abort()
+            await link.lost
 
     async def connect(self, *, timeout_s: float = 10.0) -> Connection:
         """A connection to this daemon over a new link; fit for `Sandbox(reopen=...)`. The former link, if alive, stays open."""
@@ -51,8 +68,11 @@ class ScriptedDaemon:
         theirs.setblocking(False)
         loop = asyncio.get_running_loop()
         _, self._link = await loop.create_connection(lambda: _Link(self), sock=theirs)
+        self._links.append(self._link)
         self.links += 1
-        return await Connection.open(ours, role=self.role, timeout_s=timeout_s)
+        connection = await Connection.open(ours, role=self.role, timeout_s=timeout_s)
+        self._connections.append(connection)
+        return connection
 
     async def next(self, kind: type[Kind]) -> Kind:
         """The next message of a kind, in the order of arrival; others stay in `received`."""
@@ -95,7 +115,7 @@ class ScriptedDaemon:
     @property
     def connected(self) -> bool:
         """Whether the newest link is open on both sides, as far as is known here."""
-        return self._link is not None and not self._link.closed
+        return self._link is not None and not self._link.lost.done()
 
     async def wait_closed(self) -> None:
         """Until the client has closed the newest link."""
@@ -115,8 +135,7 @@ class ScriptedDaemon:
             self.received.append(message)
         self._news.set()
 
-    def _closed(self, link: _Link) -> None:
-        link.closed = True
+    def _closed(self) -> None:
         self._news.set()
 
 
@@ -124,7 +143,7 @@ class _Link(asyncio.Protocol):
     def __init__(self, daemon: ScriptedDaemon) -> None:
         self._daemon = daemon
         self._buffer = b""
-        self.closed = False
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -139,4 +158,5 @@ class _Link(asyncio.Protocol):
             self._daemon._take(body, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._daemon._closed(self)
+        self.lost.set_result(None)
+        self._daemon._closed()

@@ -229,7 +229,13 @@ def test_output_beyond_the_cap_is_a_breach() -> None:
 
 @pytest.mark.parametrize(
     "kept",
-    [a.Kept(5, 4, 4, b"abc"), a.Kept(5, 2, 2, b"abc"), a.Kept(2, 3, 0, b"abc"), a.Kept(9, 3, 4, b"abc"), a.Kept(0, 0, 0, b"abc")],
+    [
+        a.Kept(5, 4, 4, b"abc"),
+        a.Kept(5, 2, 2, b"abc"),
+        a.Kept(2, 3, 0, b"abc"),
+        a.Kept(9, 3, 4, b"abc"),
+        a.Kept(0, 0, 0, b"abc"),
+    ],
 )
 def test_lies_about_what_is_kept_are_breaches(kept: a.Kept) -> None:
     """kept is what came, head is within it, total is at least that."""

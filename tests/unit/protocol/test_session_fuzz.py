@@ -35,7 +35,9 @@ MESSAGES: st.SearchStrategy[r.Message] = st.one_of(
     st.builds(a.Exit, id=IDS, code=st.none() | st.just(0), signal=st.none() | st.just(9), out=KEPT, err=KEPT),
     st.builds(a.Error, id=IDS, code=CODES, message=st.text(max_size=20)),
     st.builds(r.Entry, id=IDS, path=PATHS, kind=KINDS, size=OPTIONAL, target=st.none() | PATHS),
-    st.builds(a.Entries, id=IDS, entries=st.lists(st.builds(a.Listed, path=PATHS, kind=st.just("file")), max_size=3).map(tuple)),
+    st.builds(
+        a.Entries, id=IDS, entries=st.lists(st.builds(a.Listed, path=PATHS, kind=st.just("file")), max_size=3).map(tuple)
+    ),
     st.builds(a.Ok, id=IDS),
     st.builds(a.ReadOk, id=IDS, size=OFFSETS, mode=st.just(0), mtime_ns=OFFSETS),
     st.builds(a.TransferOk, id=IDS),

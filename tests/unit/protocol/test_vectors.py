@@ -55,7 +55,10 @@ def test_what_is_read_is_written_the_same(row: dict[str, Any]) -> None:
     message = TO_DAEMON[row["role"]].decode(raw[4:])
     again = plain(msgspec.msgpack.decode(encode(message)[4:]))
     known = {field.encode_name for field in msgspec.structs.fields(message)} | {"t"}
-    assert again == {key: value for key, value in row["json"].items() if key in known and value is not None} or again == row["json"]
+    assert (
+        again == {key: value for key, value in row["json"].items() if key in known and value is not None}
+        or again == row["json"]
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in BAD if row["direction"] == "d2c"], ids=name)
