@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from sandlot.limits import DEFAULT_CAP_BYTES, WIRE_VERSION
+from sandlot.limits import DEFAULT_CAP_BYTES
 from sandlot.protocol.fields import U32, U63, EntryKind, Keep, KillScope, Mode, Offset, SignalScope, StreamNumber
 
 
@@ -22,7 +22,7 @@ class Request(Message, frozen=True):
 
 # --- the connection ------------------------------------------------------------------------------------------------
 class Hello(Message, frozen=True, tag="hello"):
-    versions: tuple[U32, ...] = (WIRE_VERSION,)
+    versions: tuple[U32, ...]
     client: str = ""
 
 
@@ -237,7 +237,7 @@ class Reset(Request, frozen=True, tag="reset"):
 
 # --- the host ------------------------------------------------------------------------------------------------------
 class Image(Struct, frozen=True, omit_defaults=True):
-    kind: Literal["host", "layers", "bare"] = "host"
+    kind: Literal["host", "layers", "bare"]
     layers: tuple[bytes, ...] | None = None
     path: bytes | None = None
 

@@ -62,7 +62,7 @@ class Session:
         self.state = "opening"
         self._incoming = FrameBuffer()
         self._silent_ticks = 0
-        self._outgoing = [encode(r.Hello(client="sandlot"))]
+        self._outgoing = [encode(r.Hello(versions=(WIRE_VERSION,), client="sandlot"))]
 
     def adopt(self, fresh: Session) -> list[Event]:
         """Take over the link on which `fresh`, a session without calls, has exchanged hellos."""
