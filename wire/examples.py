@@ -54,7 +54,7 @@ TO_INIT: dict[str, Any] = {
     "stat a link": r.Stat(id=20, path=b"/a", follow=False, user="root"),
     "list": r.ListFiles(id=21, path=b"."),
     "list with every field": r.ListFiles(id=22, path=b"/", recursive=True, limit=1000, user="root"),
-    "mkdir": r.Mkdir(id=23, path=b"/d"),
+    "mkdir": r.Mkdir(id=23, path=b"/d", parents=False, exist_ok=False),
     "mkdir with every field": r.Mkdir(id=24, path=b"/d/e", mode=0o700, parents=True, exist_ok=True, user="root"),
     "remove": r.Remove(id=25, path=b"/d"),
     "remove with every field": r.Remove(id=26, path=b"/d", recursive=True, missing_ok=True, user="root"),

@@ -96,7 +96,7 @@ class Stdin(Message, frozen=True, tag="stdin"):
 class Signal(Request, frozen=True, tag="signal"):
     key: str
     signal: U32
-    to: SignalScope = "tree"
+    to: SignalScope
 
 
 class Resize(Request, frozen=True, tag="resize"):
@@ -160,9 +160,9 @@ class ListFiles(Request, frozen=True, tag="list"):
 
 class Mkdir(Request, frozen=True, tag="mkdir"):
     path: bytes
+    parents: bool
+    exist_ok: bool
     mode: U32 | None = None
-    parents: bool = False
-    exist_ok: bool = False
     user: str | None = None
 
 

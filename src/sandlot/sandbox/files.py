@@ -135,12 +135,12 @@ class Files:
         return [listed(entry) for entry in sorted(sink.entries, key=lambda entry: entry.path)]
 
     async def mkdir(
-        self, path: Path, *, mode: int | None = None, parents: bool = False, exist_ok: bool = False, user: str | None = None
+        self, path: Path, *, mode: int | None = None, parents: bool = True, exist_ok: bool = True, user: str | None = None
     ) -> None:
-        """Make a directory (mode None: 0755).
+        """Make a directory (mode None: 0755) and, with `parents`, those above it that are missing.
 
         Raises:
-            FileExistsError: something is there, unless `exist_ok` and it is a directory.
+            FileExistsError: something is there that is no directory, or `exist_ok` is false.
             FileNotFoundError: its parent is missing and `parents` is false.
             TransportLost: the link broke and `exist_ok` is false, so that asking again could not tell who made it.
         """

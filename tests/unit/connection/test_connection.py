@@ -487,7 +487,7 @@ async def test_host_connection_becomes_the_sandboxs_link(daemon: ScriptedDaemon)
     """After the answer to create, hellos are exchanged again on the same socket, with the daemon inside."""
     daemon.role, daemon.name = "host", "host-1"
     connection = await daemon.connect()
-    image, upper = r.Image(), r.Upper(kind="tmpfs", size_bytes=1)
+    image, upper = r.Image(kind="host"), r.Upper(kind="tmpfs", size_bytes=1)
     request = r.Create(id=connection.next_id(), name="sb", image=image, upper=upper)
     becoming = asyncio.create_task(connection.become_sandbox(request, a.CreateOk))
     create = await daemon.next(r.Create)

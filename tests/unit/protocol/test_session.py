@@ -35,7 +35,7 @@ class Peer:
     def __init__(self) -> None:
         self.session = Session()
         self.session.link_up()
-        assert self.said() == [r.Hello(client="sandlot")]
+        assert self.said() == [r.Hello((1,), "sandlot")]
         assert self.hear(WELCOME) == [Opened(WELCOME)]
 
     def hear(self, *messages: r.Message, now: float = 0.0) -> list[Event]:
@@ -531,8 +531,8 @@ def test_harmless_requests_are_sent_again_from_their_beginning() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        r.Signal(1, "k", 9),
-        r.Mkdir(1, b"/a"),
+        r.Signal(1, "k", 9, "tree"),
+        r.Mkdir(1, b"/a", parents=True, exist_ok=False),
         r.Remove(1, b"/a"),
         r.ShellOpen(1, "s"),
     ],
@@ -548,7 +548,7 @@ def test_requests_that_must_not_happen_twice_are_told_as_lost(request_: r.Reques
     assert peer.said() == []
 
 
-@pytest.mark.parametrize("request_", [r.Mkdir(1, b"/a", exist_ok=True), r.Remove(1, b"/a", missing_ok=True)])
+@pytest.mark.parametrize("request_", [r.Mkdir(1, b"/a", parents=True, exist_ok=True), r.Remove(1, b"/a", missing_ok=True)])
 def test_flags_that_make_a_second_time_harmless_are_used(request_: r.Request) -> None:
     """mkdir with exist_ok, remove with missing_ok."""
     peer = Peer()
@@ -560,7 +560,7 @@ def test_calls_begun_while_there_is_no_link_wait_for_the_next() -> None:
     """Also those that must not happen twice: they have not happened once."""
     peer = Peer()
     peer.session.link_lost()
-    call = peer.begin(r.Signal, key="k", signal=9)
+    call = peer.begin(r.Signal, key="k", signal=9, to="tree")
     assert peer.said() == []
     peer.session.link_up()
     peer.said()

@@ -59,7 +59,7 @@ REQUESTS: list[Any] = [
     lambda id_: r.ListFiles(id=id_, path=b"/", limit=4),
     lambda id_: r.Download(id=id_, path=b"/a"),
     lambda id_: r.Upload(id=id_, path=b"/a"),
-    lambda id_: r.Mkdir(id=id_, path=b"/a"),
+    lambda id_: r.Mkdir(id=id_, path=b"/a", parents=True, exist_ok=False),
 ]
 
 
