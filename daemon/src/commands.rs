@@ -248,15 +248,20 @@ impl Commands {
         Ok(())
     }
 
-    pub fn insert(&mut self, command: Command) -> Number {
+    /// A number for a command to come.
+    pub fn reserve(&mut self) -> Number {
         self.last += 1;
-        self.by_key.insert(command.key.clone(), self.last);
+        self.last
+    }
+
+    /// Enter a command under a reserved number.
+    pub fn insert(&mut self, number: Number, command: Command) {
+        self.by_key.insert(command.key.clone(), number);
         if let Some(deadline) = command.deadline {
-            self.deadlines.insert((deadline, self.last));
+            self.deadlines.insert((deadline, number));
         }
         self.live += 1;
-        self.table.insert(self.last, command);
-        self.last
+        self.table.insert(number, command);
     }
 
     /// A command is over; what it held of the system comes back.

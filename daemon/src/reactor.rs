@@ -102,7 +102,7 @@ impl std::fmt::Debug for Reactor {
 
 fn timespec(duration: Duration) -> Timespec {
     // A microsecond more than asked: waking just before a deadline would spin.
-    let rounded = duration + Duration::from_micros(1);
+    let rounded = if duration.is_zero() { duration } else { duration + Duration::from_micros(1) };
     Timespec {
         tv_sec: i64::try_from(rounded.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(rounded.subsec_nanos()),

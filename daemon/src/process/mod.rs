@@ -4,6 +4,7 @@ pub mod input;
 pub mod program;
 mod raw;
 pub mod reaper;
+pub mod recipe;
 pub mod script;
 pub mod spawn;
 pub mod stdio;

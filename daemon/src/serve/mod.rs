@@ -6,6 +6,7 @@
 mod delivery;
 mod episode;
 mod links;
+mod parking;
 mod running;
 mod sinks;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::cgroup::Leaf;
 use crate::commands::{Commands, Number};
 use crate::process::program::Environment;
 use crate::process::reaper::Reaper;
@@ -26,6 +28,8 @@ use crate::source::Source;
 use crate::users::{IdMaps, User};
 
 pub(crate) use links::{Call, Link};
+use parking::Parking;
+pub(crate) use parking::Taken;
 use sinks::Sinks;
 
 /// Bytes read from a command in one go: a full pipe of the usual size.
@@ -80,9 +84,13 @@ impl Subject {
 }
 
 /// Whose death a pid stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Child {
     Command(Number),
+    /// A shell that waits for a command.
+    Waiting,
+    /// Shows what the image's shell can do.
+    Proof(Option<Leaf>),
 }
 
 /// Everything that the daemon of one sandbox knows.
@@ -98,6 +106,7 @@ pub(crate) struct Server {
     pub commands: Commands,
     pub children: HashMap<u32, Child>,
     sinks: Sinks,
+    parking: Parking,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
     pub id_maps: IdMaps,
@@ -142,6 +151,7 @@ impl Server {
             commands: Commands::default(),
             children: HashMap::new(),
             sinks: Sinks::default(),
+            parking: Parking::default(),
             lingering: Vec::new(),
             id_maps,
             default_user,
@@ -153,11 +163,7 @@ impl Server {
     fn run(&mut self) -> crate::error::Result<Ended> {
         let mut ready = Vec::new();
         loop {
-            ready.clear();
-            if let Err(errno) = self.reactor.wait(self.next_deadline(), &mut ready) {
-                // Nothing that this process does can be the cause, and leaving would end the sandbox.
-                eprintln!("sandlotd: epoll_wait: {errno}");
-            }
+            self.wait(&mut ready);
             for event in &ready {
                 if let Some(ended) = self.dispatch(*event) {
                     return Ok(ended);
@@ -166,6 +172,19 @@ impl Server {
             if let Some(ended) = self.expire(Instant::now()) {
                 return Ok(ended);
             }
+        }
+    }
+
+    /// Wait for something to do. What can be done ahead is done only when nothing else is there to do.
+    fn wait(&mut self, ready: &mut Vec<Ready>) {
+        ready.clear();
+        let deadline = if self.wants_parking() { Some(Instant::now()) } else { self.next_deadline() };
+        if let Err(errno) = self.reactor.wait(deadline, ready) {
+            // Nothing that this process does can be the cause, and leaving would end the sandbox.
+            eprintln!("sandlotd: epoll_wait: {errno}");
+        }
+        if ready.is_empty() && self.wants_parking() {
+            self.park();
         }
     }
 
@@ -201,6 +220,7 @@ impl Server {
         }
         self.settle_lingering(now);
         self.sinks.resume(now, &self.reactor);
+        self.expire_waiting(now);
         self.check_links(now);
         self.is_idle(now).then_some(Ended::Idle)
     }

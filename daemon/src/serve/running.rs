@@ -24,6 +24,9 @@ const LINGER_STEP: Duration = Duration::from_millis(20);
 
 impl Server {
     pub(super) fn output_ready(&mut self, number: Number, stream: usize) {
+        if self.commands.get(number).is_none() {
+            return self.dismiss_number(number);
+        }
         self.read_output(number, stream);
         self.watch_output(number, stream);
         self.deliver(number);
@@ -116,6 +119,11 @@ impl Server {
     pub(crate) fn child_died(&mut self, death: &Death) {
         match self.children.remove(&death.pid) {
             Some(Child::Command(number)) => self.leader_died(number, death),
+            Some(Child::Waiting) => self.waiting_died(death.pid),
+            Some(Child::Proof(leaf)) => {
+                self.proof_ended(death);
+                leaf.into_iter().for_each(|leaf| self.context.leaves.recycle(leaf));
+            }
             None => {}
         }
     }
@@ -174,6 +182,7 @@ impl Server {
         }
         self.deliver(number);
         self.commands.drop_if_done(number);
+        self.resume_parking();
     }
 
     /// Read what a pipe holds now and no more; a background child that keeps it open holds nobody up.

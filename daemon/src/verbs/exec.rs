@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::cgroup::Leaf;
-use crate::commands::{Command, Output, Pipe, Process, State};
+use crate::commands::{Command, Number, Output, Pipe, Process, State};
 use crate::error::{Code, Error, Result};
 use crate::limits::{DEFAULT_CAP_BYTES, MAX_CAP_BYTES, MAX_CHUNK_BYTES, MAX_PATH_BYTES, MAX_SCRIPT_BYTES};
 use crate::message::{Exec, Mode, Reply};
@@ -14,7 +14,7 @@ use crate::process::program::{Environment, Program};
 use crate::process::script;
 use crate::process::spawn::{Launch, Spawned};
 use crate::process::stdio::{self, Stdio, Wiring};
-use crate::serve::{Child, Server, microseconds};
+use crate::serve::{Child, Server, Taken, microseconds};
 use crate::users::{self, User};
 
 impl Server {
@@ -27,8 +27,7 @@ impl Server {
         check(request)?;
         self.commands.admit(request.key)?;
         self.links.get(&link).map_or(Ok(()), |link| link.check_call(id))?;
-        let command = self.start(request, received)?;
-        let number = self.install(command);
+        let number = self.start(request, received)?;
         if request.mode != Mode::Collect {
             let pid = self.commands.get(number).map_or(0, |command| command.pid);
             self.reply(link, &Reply::Started { id, pid });
@@ -39,10 +38,27 @@ impl Server {
         Ok(())
     }
 
-    /// Make the process of a checked request.
-    fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Command> {
-        let user = self.resolve_user(request.user)?;
+    /// Make the process of a checked request, or use one that waits.
+    fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Number> {
         let cwd = self.open_directory(request.cwd.map(|path| &**path))?;
+        if let Some(taken) = self.take_waiting(request, cwd.as_fd()) {
+            let Taken { number, spawned, leaf, stdio } = taken;
+            let clock = Clock { received, started: Instant::now() };
+            let mut command = new_command(request, spawned, leaf, stdio, clock);
+            let pipes = command.outputs.iter_mut().filter_map(|output| output.pipe.as_mut());
+            pipes.for_each(|pipe| pipe.watched = true);
+            self.install(number, command);
+            return Ok(number);
+        }
+        let (spawned, leaf, stdio) = self.spawn_command(request, cwd.as_fd())?;
+        let clock = Clock { received, started: Instant::now() };
+        let number = self.commands.reserve();
+        self.install(number, new_command(request, spawned, leaf, stdio, clock));
+        Ok(number)
+    }
+
+    fn spawn_command(&mut self, request: &Exec<'_>, cwd: BorrowedFd<'_>) -> Result<(Spawned, Option<Leaf>, Stdio)> {
+        let user = self.resolve_user(request.user)?;
         let overlay: Vec<&[u8]> = request.env.iter().map(|entry| &***entry).collect();
         let mut env = self.environment(&overlay, user.as_ref())?;
         if request.pty.is_some() && env.get(b"TERM").is_none() {
@@ -50,32 +66,33 @@ impl Server {
         }
         let (program, script_file) = program(request, &env)?;
         let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
-        let wiring = Wiring::of(request);
-        let (stdio, theirs) = stdio::open(wiring, self.null.as_fd(), &identity)?;
+        let (stdio, theirs) = stdio::open(Wiring::of(request), self.null.as_fd(), &identity)?;
         let leaf = self.context.leaves.take();
         let extra: Vec<BorrowedFd<'_>> = script_file.iter().map(AsFd::as_fd).collect();
         let launch = Launch {
             program,
             stdio: theirs.each_ref().map(AsFd::as_fd),
             extra: &extra,
-            cwd: cwd.as_fd(),
+            cwd,
             terminal: request.pty.is_some(),
             identity,
             leaf: leaf.as_ref(),
         };
-        let spawned = self.spawner.spawn(launch).map_err(|errno| Error::system("start a process", errno))?;
-        let clock = Clock { received, started: Instant::now() };
-        Ok(new_command(request, spawned, leaf, stdio, clock))
+        match self.spawner.spawn(launch) {
+            Ok(spawned) => Ok((spawned, leaf, stdio)),
+            Err(errno) => {
+                leaf.into_iter().for_each(|leaf| self.context.leaves.recycle(leaf));
+                Err(Error::system("start a process", errno))
+            }
+        }
     }
 
     /// Enter a command into the tables, and watch what it writes.
-    fn install(&mut self, command: Command) -> u64 {
-        let pid = command.pid;
-        let number = self.commands.insert(command);
-        self.children.insert(pid, Child::Command(number));
+    fn install(&mut self, number: Number, command: Command) {
+        self.children.insert(command.pid, Child::Command(number));
+        self.commands.insert(number, command);
         (0..2).for_each(|stream| self.watch_output(number, stream));
         self.pump_input(number);
-        number
     }
 
     /// `None` is the sandbox's own user.

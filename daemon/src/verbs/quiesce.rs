@@ -19,6 +19,7 @@ impl Server {
     /// No process is left when this returns but the daemon; the commands that ran have ended. Returns how many died.
     pub(super) fn kill_everything(&mut self) -> Result<u32> {
         let mut killed = 0;
+        self.dismiss_waiting();
         // A process that was being made while everything else died is met by the next round.
         for _ in 0..MAX_ROUNDS {
             self.context.hooks.kill_all()?;

@@ -1,0 +1,327 @@
+//! Shells that wait for a script, executed ahead of the command so that a short one need not pay for it.
+//!
+//! A waiting shell is used only for a command for which a new one would be the same: no user, environment, input or
+//! terminal of its own, the same directory, the same `/bin/sh`. Everything else is spawned. Shells wait only where
+//! commands come in quick succession, at most two, and not for long.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::AtFlags;
+use rustix::process::{Pid, Signal, WaitIdOptions};
+
+use super::{Child, Server, Subject};
+use crate::cgroup::Leaf;
+use crate::commands::Number;
+use crate::message::{Exec, Kill, Mode};
+use crate::process::program::Program;
+use crate::process::reaper::{Death, Ending};
+use crate::process::recipe::{PROVEN, Recipe};
+use crate::process::spawn::{Launch, Spawned, pipe};
+use crate::process::stdio::{self, Stdio, Wiring};
+use crate::reactor::Interest;
+
+const MAX_WAITING: usize = 2;
+/// Commands closer together than this are a burst.
+const BURST: Duration = Duration::from_secs(1);
+/// How long a shell waits in vain.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file that is the same one, unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    /// Seconds and nanoseconds; nothing for a directory, whose contents may change.
+    changed: (i64, i64),
+}
+
+/// A shell that waits.
+#[derive(Debug)]
+struct Waiting {
+    /// Reserved for the command it will run.
+    number: Number,
+    spawned: Spawned,
+    leaf: Option<Leaf>,
+    script: OwnedFd,
+    stdio: Stdio,
+    directory: FileId,
+}
+
+/// What is known of the image's `/bin/sh`.
+#[derive(Clone, Copy, Debug, Default)]
+enum Shell {
+    #[default]
+    Unknown,
+    /// A process proves a recipe.
+    Proving { file: FileId, recipe: Recipe, pid: u32 },
+    /// With no recipe, its scripts are always spawned.
+    Known { file: FileId, recipe: Option<Recipe> },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    /// The one that has waited longest first: the last may still be on its way.
+    waiting: VecDeque<Waiting>,
+    shell: Shell,
+    /// When the last suited command came.
+    last_suited: Option<Instant>,
+    in_burst: bool,
+    /// Shells are to be made when there is nothing else to do.
+    wanted: bool,
+    /// The directory of the last suited command, as it was asked for.
+    directory: Option<Vec<u8>>,
+}
+
+/// A shell taken for a command.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub number: Number,
+    pub spawned: Spawned,
+    pub leaf: Option<Leaf>,
+    pub stdio: Stdio,
+}
+
+impl Server {
+    /// A waiting shell that has begun to run the script of `request`, if there is one for which nothing differs.
+    pub(crate) fn take_waiting(&mut self, request: &Exec<'_>, cwd: BorrowedFd<'_>) -> Option<Taken> {
+        let script = request.script.filter(|_| is_suited(request))?;
+        let now = Instant::now();
+        self.parking.in_burst = self.parking.last_suited.replace(now).is_some_and(|last| now - last < BURST);
+        self.parking.wanted = false;
+        self.parking.directory = request.cwd.map(|path| path.to_vec());
+        if self.parking.waiting.is_empty() {
+            return None;
+        }
+        let Shell::Known { file, recipe: Some(recipe) } = self.parking.shell else { return None };
+        let text = recipe.encode(script)?;
+        let directory = directory_id(cwd)?;
+        if self.shell_file() != Some(file) {
+            self.dismiss_waiting();
+            return None;
+        }
+        while let Some(waiting) = self.parking.waiting.pop_front() {
+            let ready = waiting.directory == directory && is_waiting(waiting.spawned.pid);
+            if ready && rustix::io::write(&waiting.script, &text) == Ok(text.len()) {
+                let Waiting { number, spawned, leaf, stdio, .. } = waiting;
+                return Some(Taken { number, spawned, leaf, stdio });
+            }
+            self.dismiss(waiting);
+        }
+        None
+    }
+
+    /// A command is over. Only now: a shell in the making would take the processor from the command.
+    pub(super) fn resume_parking(&mut self) {
+        self.parking.wanted = self.parking.in_burst;
+    }
+
+    /// Whether there is something to do here when nothing else is.
+    pub(super) fn wants_parking(&self) -> bool {
+        self.parking.wanted
+    }
+
+    /// One step towards the shells that are wanted: learn about `/bin/sh`, or make one shell wait.
+    pub(super) fn park(&mut self) {
+        let Some(file) = self.shell_file() else {
+            self.parking.wanted = false;
+            return;
+        };
+        match self.parking.shell {
+            Shell::Known { file: known, recipe } if known == file => match recipe {
+                Some(recipe) if self.parking.waiting.len() < MAX_WAITING => {
+                    self.parking.wanted = self.make_waiting(recipe);
+                }
+                _ => self.parking.wanted = false,
+            },
+            Shell::Proving { file: proved, .. } if proved == file => self.parking.wanted = false,
+            _ => {
+                self.parking.wanted = false;
+                self.prove(file, Recipe::ALL[0]);
+            }
+        }
+    }
+
+    /// False when no shell can be had.
+    fn make_waiting(&mut self, recipe: Recipe) -> bool {
+        let made = self.start_waiting(recipe);
+        let waiting = match made {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                eprintln!("sandlotd: a waiting shell: {error}");
+                return false;
+            }
+        };
+        self.children.insert(waiting.spawned.pid, Child::Waiting);
+        self.parking.waiting.push_back(waiting);
+        true
+    }
+
+    fn start_waiting(&mut self, recipe: Recipe) -> crate::error::Result<Waiting> {
+        let directory = self.parking.directory.clone();
+        let cwd = self.open_directory(directory.as_deref())?;
+        let unidentified = || crate::error::Error::new(crate::error::Code::NotFound, "the directory is gone");
+        let directory = directory_id(cwd.as_fd()).ok_or_else(unidentified)?;
+        let leaf = self.context.leaves.take();
+        let (spawned, script, stdio) = self.start_shell(recipe, cwd.as_fd(), leaf.as_ref())?;
+        let number = self.commands.reserve();
+        for (stream, fd) in stdio.outputs.iter().enumerate() {
+            let Some(fd) = fd else { continue };
+            self.reactor
+                .add(fd, Subject::Output(number, stream).token(), Interest::Read)
+                .map_err(|errno| crate::error::Error::system("epoll_ctl", errno))?;
+        }
+        Ok(Waiting { number, spawned, leaf, script, stdio, directory })
+    }
+
+    fn start_shell(
+        &mut self,
+        recipe: Recipe,
+        cwd: BorrowedFd<'_>,
+        leaf: Option<&Leaf>,
+    ) -> crate::error::Result<(Spawned, OwnedFd, Stdio)> {
+        let failed = |errno| crate::error::Error::system("start a shell", errno);
+        let (their_script, script) = pipe().map_err(failed)?;
+        rustix::io::ioctl_fionbio(&script, true).map_err(failed)?;
+        let identity = self.default_user.identity.clone();
+        let wiring = Wiring { input: false, merge: false, terminal: None };
+        let (stdio, theirs) = stdio::open(wiring, self.null.as_fd(), &identity)?;
+        let [null, out, err] = theirs.each_ref().map(AsFd::as_fd);
+        let (input, extra) = match recipe.is_standard_input() {
+            true => (their_script.as_fd(), vec![]),
+            false => (null, vec![their_script.as_fd()]),
+        };
+        let launch = Launch {
+            program: Program::shell(recipe.argv(), &self.default_env),
+            stdio: [input, out, err],
+            extra: &extra,
+            cwd,
+            terminal: false,
+            identity,
+            leaf,
+        };
+        let spawned = self.spawner.spawn(launch).map_err(failed)?;
+        Ok((spawned, script, stdio))
+    }
+
+    /// Start a process that shows whether the image's shell can be used with a recipe.
+    fn prove(&mut self, file: FileId, recipe: Recipe) {
+        let leaf = self.context.leaves.take();
+        let root = self.context.root.try_clone();
+        let started = root
+            .map_err(|_| crate::error::Error::new(crate::error::Code::Capacity, "no descriptor left"))
+            .and_then(|root| self.start_shell(recipe, root.as_fd(), leaf.as_ref()));
+        // Its output goes nowhere: our ends are dropped here, and a proof prints nothing.
+        let proof = recipe.proof();
+        match started {
+            Ok((spawned, script, _)) if rustix::io::write(&script, &proof) == Ok(proof.len()) => {
+                self.children.insert(spawned.pid, Child::Proof(leaf));
+                self.parking.shell = Shell::Proving { file, recipe, pid: spawned.pid };
+            }
+            _ => self.parking.shell = Shell::Known { file, recipe: None },
+        }
+    }
+
+    pub(super) fn proof_ended(&mut self, death: &Death) {
+        let Shell::Proving { file, recipe, pid } = self.parking.shell else { return };
+        if pid != death.pid {
+            return;
+        }
+        let next = Recipe::ALL.iter().position(|other| *other == recipe).and_then(|index| Recipe::ALL.get(index + 1));
+        match (death.ending == Ending::Code(PROVEN), next) {
+            (true, _) => {
+                self.parking.shell = Shell::Known { file, recipe: Some(recipe) };
+                self.parking.wanted = true;
+            }
+            (false, Some(next)) => self.prove(file, *next),
+            (false, None) => self.parking.shell = Shell::Known { file, recipe: None },
+        }
+    }
+
+    /// A waiting shell has died, by whatever hand.
+    pub(super) fn waiting_died(&mut self, pid: u32) {
+        let index = self.parking.waiting.iter().position(|waiting| waiting.spawned.pid == pid);
+        index
+            .and_then(|index| self.parking.waiting.remove(index))
+            .into_iter()
+            .for_each(|waiting| self.dismiss(waiting));
+    }
+
+    /// Something came out of a shell that has run nothing: whoever did that may keep it.
+    pub(super) fn dismiss_number(&mut self, number: Number) {
+        let index = self.parking.waiting.iter().position(|waiting| waiting.number == number);
+        index
+            .and_then(|index| self.parking.waiting.remove(index))
+            .into_iter()
+            .for_each(|waiting| self.dismiss(waiting));
+    }
+
+    pub(crate) fn dismiss_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.parking.waiting) {
+            self.dismiss(waiting);
+        }
+        self.parking.wanted = false;
+    }
+
+    fn dismiss(&mut self, waiting: Waiting) {
+        if let Some(pid) = pid_of(waiting.spawned.pid)
+            && let Err(errno) = rustix::process::kill_process(pid, Signal::KILL)
+            && errno != rustix::io::Errno::SRCH
+        {
+            eprintln!("sandlotd: kill of a waiting shell: {errno}");
+        }
+        if let Some(leaf) = waiting.leaf {
+            self.context.leaves.recycle(leaf);
+        }
+    }
+
+    pub(super) fn is_parked(&self, pid: u32) -> bool {
+        self.parking.waiting.iter().any(|waiting| waiting.spawned.pid == pid)
+            || matches!(self.parking.shell, Shell::Proving { pid: proving, .. } if proving == pid)
+    }
+
+    pub(super) fn next_parking_deadline(&self) -> Option<Instant> {
+        let occupied = !self.parking.waiting.is_empty();
+        self.parking.last_suited.filter(|_| occupied).map(|last| last + PATIENCE)
+    }
+
+    pub(super) fn expire_waiting(&mut self, now: Instant) {
+        if self.next_parking_deadline().is_some_and(|deadline| deadline <= now) {
+            self.dismiss_waiting();
+        }
+    }
+
+    fn shell_file(&self) -> Option<FileId> {
+        // Our own root is the sandbox's: absolute links in it lead nowhere else.
+        let stat = rustix::fs::statat(&self.context.root, "bin/sh", AtFlags::empty()).ok()?;
+        let changed = (stat.st_ctime as i64, stat.st_ctime_nsec as i64);
+        Some(FileId { device: stat.st_dev as u64, inode: stat.st_ino as u64, changed })
+    }
+}
+
+fn directory_id(directory: BorrowedFd<'_>) -> Option<FileId> {
+    let stat = rustix::fs::fstat(directory).ok()?;
+    Some(FileId { device: stat.st_dev as u64, inode: stat.st_ino as u64, changed: (0, 0) })
+}
+
+fn is_suited(request: &Exec<'_>) -> bool {
+    let plain = request.user.is_none() && request.env.is_empty() && request.stdin.is_none() && !request.stdin_open;
+    plain
+        && request.pty.is_none()
+        && !request.login
+        && !request.merge
+        && request.mode == Mode::Collect
+        && request.kill == Kill::Tree
+}
+
+/// Neither dead nor stopped by somebody.
+fn is_waiting(pid: u32) -> bool {
+    let Some(pid) = pid_of(pid) else { return false };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), options), Ok(None))
+}
+
+fn pid_of(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
