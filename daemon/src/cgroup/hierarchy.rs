@@ -132,15 +132,15 @@ impl Hierarchies {
         let mut above: Vec<&Path> = place.own.ancestors().take_while(|path| path.starts_with(&place.top)).collect();
         above.retain(|path| has_controllers(path));
         for directory in above {
-            if enable_controllers(directory).is_ok() {
-                if let Ok(base) = claim_below(directory, id) {
-                    if enable_controllers(&base.path).is_ok() {
-                        self.unified = Some(base);
-                        self.unified_controllers = true;
-                        return;
-                    }
-                    remove_claim(&base);
+            if enable_controllers(directory).is_ok()
+                && let Ok(base) = claim_below(directory, id)
+            {
+                if enable_controllers(&base.path).is_ok() {
+                    self.unified = Some(base);
+                    self.unified_controllers = true;
+                    return;
                 }
+                remove_claim(&base);
             }
         }
         match claim_below(&place.own, id) {

@@ -198,10 +198,11 @@ fn enter_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> rustix::io::R
 
 /// Make `from` descriptor `target`, kept on exec.
 fn move_to(from: &OwnedFd, target: c_int) -> rustix::io::Result<()> {
-    // SAFETY: a plain system call on numbers. Whatever `target` was in this copy of our table, nobody uses it any more.
     let result = if from.as_raw_fd() == target {
+        // SAFETY: a plain system call on a number.
         unsafe { libc::fcntl(target, libc::F_SETFD, 0) }
     } else {
+        // SAFETY: likewise. Whatever `target` was in this copy of our table, nobody uses it any more.
         unsafe { libc::dup2(from.as_raw_fd(), target) }
     };
     if result < 0 { Err(last_errno()) } else { Ok(()) }

@@ -48,6 +48,7 @@ impl Workshop<'_> {
         let mut clock = Clock::new();
         // Opened before anything is made: a missing layer is the commonest failure.
         let lowers = open_lowers(&plan)?;
+        self.give_bare(&plan)?;
         let hold = self.ids.take()?;
         let result = self.make_with(&mut plan, serial, &hold, &lowers, &mut clock);
         match result {
@@ -92,6 +93,18 @@ impl Workshop<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// A directory that is written to directly belongs to root of the sandbox, where ids are not mapped by the mount.
+    fn give_bare(&self, plan: &Plan) -> Result<()> {
+        let (RootPlan::Bare, Some(root), Some(path)) =
+            (&plan.blueprint.root, self.ids.shared_root(), plan.lowers.first())
+        else {
+            return Ok(());
+        };
+        rustix::fs::chown(path, Some(Uid::from_raw(root)), Some(Gid::from_raw(root))).map_err(|errno| {
+            Error::at_path("give the directory to the sandbox", errno, path.as_os_str().as_encoded_bytes())
+        })
     }
 
     /// Send the blueprint and everything that it speaks of.

@@ -94,7 +94,7 @@ impl Service {
         }
         let plan = plan::plan(create, &self.station.machine)?;
         if create.image.kind == crate::message::ImageKind::Host {
-            skeleton::ensure(&self.station.machine.skeleton)?;
+            skeleton::ensure(&self.station.machine.skeleton, self.station.ids.shared_root())?;
         }
         let (terms, labels, image) = (plan.terms, plan.labels.clone(), plan.image.clone());
         let unenforced = plan.blueprint.unenforced.clone();
@@ -172,10 +172,10 @@ impl Service {
             // It spoke to the sandbox before it was told that it may. Dropping the connection tells it.
             return;
         }
-        if let Some(sandbox) = self.sandboxes.get(name) {
-            if let Err(error) = handover::send(&sandbox.link, &[stream.as_fd()]) {
-                eprintln!("sandlotd host: hand over a connection to `{name}`: {error}");
-            }
+        if let Some(sandbox) = self.sandboxes.get(name)
+            && let Err(error) = handover::send(&sandbox.link, &[stream.as_fd()])
+        {
+            eprintln!("sandlotd host: hand over a connection to `{name}`: {error}");
         }
     }
 

@@ -93,6 +93,14 @@ impl Ids {
         }
     }
 
+    /// The id outside of root of every sandbox, where they share it and files are not idmapped.
+    pub fn shared_root(&self) -> Option<u32> {
+        match self {
+            Ids::Shared(map) => Some(map.first),
+            Ids::Leased(_) => None,
+        }
+    }
+
     /// The ids of a sandbox of which nothing is left.
     pub fn give_back(&mut self, hold: &Hold) {
         if let (Ids::Leased(leases), Some(block)) = (self, hold.block) {

@@ -12,7 +12,7 @@ use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
 use crate::init::blueprint::{Blueprint, Layout, RootPlan, Target, UpperPlan};
 use crate::limits::{MAX_ENV_BYTES, MAX_PATH_BYTES};
-use crate::message::{Create, Image, ImageKind, Limits, LimitsMode, Network, Owner, Upper, UpperKind};
+use crate::message::{Create, Image, ImageKind, Limits, LimitsMode, Missing, Network, Owner, Upper, UpperKind};
 
 /// Size of an upper for which the caller names none: what `sandlot.Spec` has as its default.
 const DEFAULT_UPPER_BYTES: u64 = 1 << 30;
@@ -31,6 +31,8 @@ const MAX_HOSTNAME_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     pub mode: Mode,
+    /// Why it is not a better mode.
+    pub missing: Vec<Missing>,
     pub hierarchies: Hierarchies,
     /// The skeleton of the `host` image and the directories that are shared beside it.
     pub skeleton: PathBuf,

@@ -10,7 +10,7 @@ use crate::message::Missing;
 /// Facts by name, and what is missing with a remedy each.
 pub fn probe(machine: &Machine, runtime: &Runtime) -> (BTreeMap<String, String>, Vec<Missing>) {
     let mut facts = BTreeMap::new();
-    let mut missing = Vec::new();
+    let mut missing = machine.missing.clone();
     let kernel = rustix::system::uname();
     facts.insert("kernel".to_owned(), kernel.release().to_string_lossy().into_owned());
     facts.insert("runtime_dir".to_owned(), runtime.path.display().to_string());

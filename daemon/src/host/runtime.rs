@@ -137,7 +137,7 @@ pub fn remove_remains(path: &Path) -> Result<()> {
     rustix::fs::rmdir(path).map_err(failed)
 }
 
-/// A directory that is ours alone.
+/// A directory to which only we may write.
 fn make_private(path: &Path) -> Result<()> {
     let failed = |errno| Error::at_path("make the runtime directory", errno, path.as_os_str().as_encoded_bytes());
     match rustix::fs::mkdir(path, Mode::RWXU) {
@@ -145,12 +145,15 @@ fn make_private(path: &Path) -> Result<()> {
         Err(errno) => return Err(failed(errno)),
     }
     let entry = rustix::fs::lstat(path).map_err(failed)?;
-    let ours = entry.st_uid == rustix::process::geteuid().as_raw() && entry.st_mode & 0o077 == 0;
+    let ours = entry.st_uid == rustix::process::geteuid().as_raw() && entry.st_mode & 0o022 == 0;
     if ours && rustix::fs::FileType::from_raw_mode(entry.st_mode) == rustix::fs::FileType::Directory {
         return Ok(());
     }
-    Err(Error::new(Code::Permission, "the runtime directory must be a directory of this user with mode 0700")
-        .with_path(path.as_os_str().as_encoded_bytes()))
+    Err(Error::new(
+        Code::Permission,
+        "the runtime directory must be a directory of this user to which nobody else may write",
+    )
+    .with_path(path.as_os_str().as_encoded_bytes()))
 }
 
 fn random_id() -> Result<String> {

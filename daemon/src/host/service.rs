@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Uid;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags};
 
 use super::birth::Binary;
 use super::clients::{Client, Role};
-use super::ids::Ids;
+use super::ids::{Ids, Mode};
 use super::plan::Machine;
 use super::runtime::Runtime;
 use super::sandbox::Sandbox;
@@ -21,6 +22,8 @@ use crate::frame;
 use crate::message::{Reply, Why};
 use crate::reactor::{Interest, Reactor, Ready, Token};
 
+/// Whom the kernel shows for an id that has no name in a user namespace.
+const OVERFLOW_ID: u32 = 65_534;
 /// Pause of the listener after running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -240,18 +243,23 @@ impl Service {
 
     fn set_listener(&mut self, interest: Interest) {
         let token = self.watched.iter().find(|(_, watched)| **watched == Watched::Listener).map(|(token, _)| *token);
-        if let Some(token) = token {
-            if let Err(errno) = self.reactor.change(&self.station.listener, token, interest) {
-                eprintln!("sandlotd host: {errno}");
-            }
+        if let Some(token) = token
+            && let Err(errno) = self.reactor.change(&self.station.listener, token, interest)
+        {
+            eprintln!("sandlotd host: {errno}");
         }
     }
 
     /// Only this user and root may connect.
+    ///
+    /// In a user namespace of our own, root of the machine is one of the many who have no id here: then it is the
+    /// directory of the socket, which nobody else may enter, that keeps those others out.
     fn admit(&mut self, stream: OwnedFd) {
-        let peer = rustix::net::sockopt::socket_peercred(&stream);
-        let known = peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root());
-        if !known {
+        let in_own_namespace = self.station.machine.mode != Mode::RangeRoot;
+        let may_come = |uid: Uid| {
+            uid == rustix::process::geteuid() || uid.is_root() || (in_own_namespace && uid.as_raw() == OVERFLOW_ID)
+        };
+        if !rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| may_come(peer.uid)) {
             return;
         }
         let token = self.name(Watched::Client);
@@ -319,10 +327,10 @@ impl Service {
 
     /// Send to a client, if it is still there.
     pub(super) fn reply(&mut self, token: Token, reply: &Reply<'_>) {
-        if let Some(client) = self.clients.get_mut(&token) {
-            if client.send(reply).is_err() {
-                self.drop_client(token);
-            }
+        if let Some(client) = self.clients.get_mut(&token)
+            && client.send(reply).is_err()
+        {
+            self.drop_client(token);
         }
     }
 

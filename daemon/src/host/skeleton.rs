@@ -122,13 +122,18 @@ pub fn shared_directories(machine: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// This machine's skeleton at `to`, made unless it is there.
-pub fn ensure(to: &Path) -> Result<()> {
+/// This machine's skeleton at `to`, made unless it is there. It belongs to `owner`, root of the sandboxes: their own ids
+/// see it as root's only where it is idmapped or given to them.
+pub fn ensure(to: &Path, owner: Option<u32>) -> Result<()> {
     if to.exists() {
         return Ok(());
     }
     let nascent = to.with_extension("new");
     build(Path::new("/"), &nascent)?;
+    if let Some(owner) = owner {
+        give(&nascent, owner)
+            .map_err(|error| Error::system("give the host image to the sandboxes", errno_of(&error)))?;
+    }
     fs::rename(&nascent, to).map_err(|error| Error::system("make the host image", errno_of(&error)))
 }
 
@@ -251,6 +256,17 @@ fn locked(accounts: &str, rest: &str) -> String {
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     fs::write(path, text)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Change the owner of everything at and below `path`.
+fn give(path: &Path, owner: u32) -> io::Result<()> {
+    std::os::unix::fs::lchown(path, Some(owner), Some(owner))?;
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), owner)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a sandbox that shares this machine's network asks for names.

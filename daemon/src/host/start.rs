@@ -17,6 +17,7 @@ use super::plan::Machine;
 use super::runtime::{self, Runtime};
 use super::service::{Service, Station};
 use super::skeleton;
+use super::userns;
 use super::warden::Warden;
 use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
@@ -79,7 +80,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     super::leave_terminal()?;
     raise_limits()?;
     let signals = take_signals()?;
-    let (mode, make_ids) = choose_mode(arguments.mode)?;
+    let standing = userns::enter(arguments.mode)?;
     let binary = Binary::seal()?;
     let runtime = Runtime::create(&arguments.runtime_dir)?;
     let swept = runtime::sweep(&arguments.runtime_dir)?;
@@ -89,14 +90,18 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     }
     let warden = Warden::start(&runtime)?;
     let machine = Machine {
-        mode,
+        mode: standing.mode,
+        missing: standing.missing,
         hierarchies,
         skeleton: runtime.path.join("image"),
         shared: skeleton::shared_directories(&PathBuf::from("/")),
         resolver: skeleton::resolver(&PathBuf::from("/")),
     };
     let listener = listen(&runtime)?;
-    let ids = make_ids(&runtime);
+    let ids = match standing.mode {
+        Mode::RangeRoot => Ids::Leased(Leases::new(&runtime.ids())),
+        _ => Ids::Shared(standing.shared),
+    };
     Ok(Prepared { listener, client, signals, runtime, binary, ids, machine, warden, swept })
 }
 
@@ -187,15 +192,6 @@ fn take_signals() -> Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-type MakeIds = fn(&Runtime) -> Ids;
-
-fn choose_mode(wanted: Option<Mode>) -> Result<(Mode, MakeIds)> {
-    match wanted {
-        None | Some(Mode::RangeRoot) => Ok((Mode::RangeRoot, |runtime| Ids::Leased(Leases::new(&runtime.ids())))),
-        Some(mode) => Err(Error::new(Code::Unsupported, format!("mode {} is not to be had", mode.name()))),
-    }
 }
 
 fn listen(runtime: &Runtime) -> Result<OwnedFd> {
