@@ -100,8 +100,8 @@ pub(super) fn check(entry: &Entry) -> Result<()> {
         Kind::Link | Kind::Hard if target.is_some_and(|target| target.len() > MAX_PATH_BYTES) => {
             Err(Error::system("make a link", Errno::NAMETOOLONG))
         }
-        Kind::Whiteout | Kind::Gone | Kind::Hard if entry.path.is_empty() => {
-            Err(Error::new(Code::BadRequest, "the root of a transfer is a file, a directory or a link"))
+        Kind::Whiteout | Kind::Hard if entry.path.is_empty() => {
+            Err(Error::new(Code::BadRequest, "the root of a transfer cannot be that"))
         }
         Kind::File if entry.size.is_some_and(|size| i64::try_from(size).is_err()) => {
             Err(Error::new(Code::BadRequest, "a size beyond any file"))

@@ -23,6 +23,11 @@ mod upload;
 mod walk;
 mod write;
 
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

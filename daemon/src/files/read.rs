@@ -39,6 +39,7 @@ pub fn read(root: &Root, path: &[u8], range: Range, out: &mut impl Outgoing) -> 
     let sent = send(&file, path, wanted, out)?;
     let seen = range.offset.saturating_add(sent);
     facts.size = match (sent < wanted, sent) {
+        (false, 0) => facts.size,
         (false, _) => facts.size.max(seen),
         // The end was met.
         (true, 1..) => seen,
