@@ -10,7 +10,7 @@ from typing import Final
 
 from sandlot.backends.base import Gone, Grant, SandboxInfo
 from sandlot.backends.local import machine, messages
-from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.backends.local.daemon_binary import check_daemon, find_daemon
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
 from sandlot.backends.local.runtime import cache_dir, runtime_dir
@@ -57,7 +57,8 @@ class LocalBackend:
         if self._link is not None:
             return
         self._directory = self._directory or runtime_dir()
-        command = HostCommand(self._daemon or find_daemon(), self._directory, self._mode, self._launcher)
+        daemon = check_daemon(self._daemon) if self._daemon else find_daemon()
+        command = HostCommand(daemon, self._directory, self._mode, self._launcher)
         link = await HostLink.start(command, self._host_died)
         self._link = link
         self._control = await link.dial()

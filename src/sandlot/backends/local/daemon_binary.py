@@ -21,9 +21,15 @@ def find_daemon(environ: Mapping[str, str] = os.environ) -> Path:
         Unsupported: it is missing or cannot be executed.
     """
     named = environ.get(VARIABLE)
-    path = Path(named).absolute() if named else Path(str(files("sandlot"))) / "_bin" / "sandlotd"
+    if named:
+        return check_daemon(Path(named).absolute(), hint=f"{VARIABLE} names it")
+    packed = Path(str(files("sandlot"))) / "_bin" / "sandlotd"
+    return check_daemon(packed, hint="install a built wheel, or run `make setup` in the source tree")
+
+
+def check_daemon(path: Path, *, hint: str = "") -> Path:
+    """The path, when it can be executed. Raises as `find_daemon`."""
     if not path.is_file():
-        hint = f"{VARIABLE} names it" if named else "install a built wheel, or run `make setup` in the source tree"
         raise Unsupported(f"the daemon {path} does not exist", hint=hint)
     if not os.access(path, os.X_OK):
         raise Unsupported(
