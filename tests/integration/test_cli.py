@@ -28,7 +28,7 @@ def execute(*arguments: str, **options: object) -> subprocess.CompletedProcess[b
 
 def test_exec_passes_bytes_and_the_exit_code_on() -> None:
     """Standard output and standard error apart, byte for byte, nothing added."""
-    done = execute("host", "-c", r"printf 'out\000\377'; printf err >&2; exit 7")
+    done = execute("-c", r"printf 'out\000\377'; printf err >&2; exit 7", "host")
     assert (done.returncode, done.stdout, done.stderr) == (7, b"out\0\xff", b"err")
 
 
@@ -38,9 +38,16 @@ def test_exec_runs_an_argument_vector_as_it_is() -> None:
         assert execute(*arguments).stdout == b"a b||--json|"
 
 
+def test_options_after_the_image_are_refused_not_run() -> None:
+    """The two orders cannot be told apart otherwise: what follows IMAGE is the command."""
+    done = execute("host", "-c", "echo a")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"before IMAGE" in done.stderr
+
+
 def test_exec_in_json_tells_everything() -> None:
     """One object on standard output; the exit code is still the command's."""
-    done = execute("--json", "host", "-c", "echo a; echo b >&2; exit 3")
+    done = execute("--json", "-c", "echo a; echo b >&2; exit 3", "host")
     found = json.loads(done.stdout)
     assert done.returncode == 3
     assert (found["exit_code"], found["stdout"], found["stderr"], found["timed_out"]) == (3, "a\n", "b\n", False)
@@ -49,7 +56,7 @@ def test_exec_in_json_tells_everything() -> None:
 def test_exec_takes_environment_directory_user_and_input() -> None:
     """Each option reaches the command, and nothing of this process's environment does."""
     done = execute(
-        "-e", "A=x y", "-w", "/tmp", "-i", "host", "-c", "echo $A; pwd; cat; echo ${SECRET:-none}",
+        "-e", "A=x y", "-w", "/tmp", "-i", "-c", "echo $A; pwd; cat; echo ${SECRET:-none}", "host",
         input=b"from outside\n", env={**os.environ, "SECRET": "s"},
     )  # fmt: skip
     assert done.stdout == b"x y\n/tmp\nfrom outside\nnone\n"
@@ -62,14 +69,14 @@ def test_exec_without_input_reads_nothing() -> None:
 
 def test_exec_timeout_is_124_with_partial_output() -> None:
     """As the `timeout` command does it."""
-    done = execute("-t", "0.5", "host", "-c", "echo part; sleep 60")
+    done = execute("-t", "0.5", "-c", "echo part; sleep 60", "host")
     assert (done.returncode, done.stdout) == (124, b"part\n")
     assert b"timed out" in done.stderr
 
 
 def test_exec_of_a_killed_command_is_128_and_its_signal() -> None:
     """As a shell says it."""
-    assert execute("host", "-c", "kill -9 $$").returncode == 137
+    assert execute("-c", "kill -9 $$", "host").returncode == 137
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_failures_of_ours_are_125_and_one_line(arguments: list[str], text: str) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_exec_and_leaves_nothing(number: signal.Signals) -> None:
     """The sandbox and its host are gone when the process is."""
-    command = [*SANDLOT, "exec", "--best-effort", "host", "-c", "echo up; sleep 600"]
+    command = [*SANDLOT, "exec", "--best-effort", "-c", "echo up; sleep 600", "host"]
     before = {host.id for host in hosts(runtime_dir())}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -35,14 +35,16 @@ def command(
 ) -> int:
     """Run COMMAND in a fresh sandbox made from IMAGE, which is gone afterwards (owner: attached).
 
-    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path. Standard output and standard error are the
+    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; options stand before it. Standard output and standard error are the
     command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when its time was up;
     125 is Sandlot's own failure.
     """
     if (script is None) == (not argv):
-        raise BadRequest(
-            "say either COMMAND or --script TEXT", hint="sandlot exec host -- ls -l, or sandlot exec host -c 'ls | wc'"
-        )
+        hint = "sandlot exec host ls -l, or sandlot exec -c 'ls | wc' host"
+        raise BadRequest("say either COMMAND or --script TEXT", hint=hint)
+    if argv and argv[0].startswith("-"):
+        hint = "options stand before IMAGE; all that follows it is the command"
+        raise BadRequest(f"{argv[0]!r} is no command", hint=hint)
     what: str | list[str] = list(argv) if script is None else script
     work = _collect if as_json else _stream
     with own_failures():
