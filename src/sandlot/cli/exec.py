@@ -39,6 +39,7 @@ def command(
     command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when its time was up;
     125 is Sandlot's own failure.
     """
+    argv = argv[1:] if argv[:1] == ("--",) else argv
     if (script is None) == (not argv):
         hint = "sandlot exec host ls -l, or sandlot exec -c 'ls | wc' host"
         raise BadRequest("say either COMMAND or --script TEXT", hint=hint)
