@@ -84,9 +84,8 @@ async def _renew(provider: Provider, name: str, lease_s: float) -> None:
 
 
 async def _converse(box: Sandbox) -> int:
-    size = os.get_terminal_size()
     env = {"TERM": os.environ.get("TERM", "dumb")}
-    async with box.stream(_BEST_SHELL, pty=(size.lines, size.columns), env=env) as stream:
+    async with box.stream(_BEST_SHELL, pty=_size(), env=env) as stream:
         with _raw_terminal(sys.stdin.fileno()):
             async with _resizing(stream), pass_on(sys.stdin.fileno(), stream):
                 async for chunk in stream:
@@ -124,5 +123,10 @@ async def _follow_size(stream: CommandStream, changed: asyncio.Event) -> None:
     while True:
         await changed.wait()
         changed.clear()
-        size = os.get_terminal_size()
-        await stream.resize(size.lines, size.columns)
+        await stream.resize(*_size())
+
+
+def _size() -> tuple[int, int]:
+    """Rows and columns of this terminal; one that does not know its size counts as the usual 24 by 80."""
+    size = os.get_terminal_size()
+    return size.lines or 24, size.columns or 80
