@@ -97,7 +97,7 @@ async def _converse(box: Sandbox) -> int:
 def _raw_terminal(number: int) -> Iterator[None]:
     """Every key goes to the sandbox, Ctrl-C too; the terminal is put back as it was, whatever happens."""
     before = termios.tcgetattr(number)
-    tty.setraw(number)
+    tty.setraw(number, termios.TCSANOW)  # what was typed while the sandbox was being made is the shell's, not to be flushed
     try:
         yield
     finally:
