@@ -145,18 +145,23 @@ fn root(create: &Create<'_>, machine: &Machine) -> Result<(RootPlan, Vec<PathBuf
     let overlay = |targets| RootPlan::Overlay { targets, upper: upper(create.upper), read_only: create.read_only };
     match create.image.kind {
         ImageKind::Host => {
-            let mut targets = vec![Target { path: "/".to_owned(), lowers: 1 }];
+            let over = layers(&create.image)?;
+            let mut targets = vec![Target { path: "/".to_owned(), lowers: 1 + over.len() }];
             let mut lowers = vec![machine.skeleton.clone()];
-            for directory in &machine.shared {
-                targets.push(Target { path: directory.to_string_lossy().into_owned(), lowers: 1 });
-                lowers.push(directory.clone());
+            lowers.extend_from_slice(&over);
+            for shared in &machine.shared {
+                // What a layer has below a directory with an overlay of its own belongs into that overlay.
+                let below = over.iter().filter_map(|layer| directory_in(layer, shared)).collect::<Vec<_>>();
+                targets.push(Target { path: shared.to_string_lossy().into_owned(), lowers: 1 + below.len() });
+                lowers.push(shared.clone());
+                lowers.extend(below);
             }
             Ok((overlay(targets), lowers))
         }
         ImageKind::Layers => {
-            let lowers = create.image.layers.iter().map(|layer| directory(layer)).collect::<Result<Vec<_>>>()?;
-            if lowers.is_empty() || lowers.len() > MAX_LAYERS {
-                return refuse(format!("an image has 1 to {MAX_LAYERS} layers, not {}", lowers.len()));
+            let lowers = layers(&create.image)?;
+            if lowers.is_empty() {
+                return refuse("an image has at least one layer");
             }
             Ok((overlay(vec![Target { path: "/".to_owned(), lowers: lowers.len() }]), lowers))
         }
@@ -165,6 +170,20 @@ fn root(create: &Create<'_>, machine: &Machine) -> Result<(RootPlan, Vec<PathBuf
             None => refuse("a bare image needs a path"),
         },
     }
+}
+
+fn layers(image: &Image<'_>) -> Result<Vec<PathBuf>> {
+    // One more lower stands below the layers of the `host` image.
+    if image.layers.len() >= MAX_LAYERS {
+        return refuse(format!("an image has fewer than {MAX_LAYERS} layers, not {}", image.layers.len()));
+    }
+    image.layers.iter().map(|layer| directory(layer)).collect()
+}
+
+/// The directory of a layer that lies where `shared` does on this machine, if the layer has one.
+fn directory_in(layer: &Path, shared: &Path) -> Option<PathBuf> {
+    let path = layer.join(shared.strip_prefix("/").ok()?);
+    std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()).then_some(path)
 }
 
 fn directory(path: &[u8]) -> Result<PathBuf> {
