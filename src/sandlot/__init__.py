@@ -1,5 +1,13 @@
-"""Sandboxes for agentic reinforcement learning: thousands at once, usable at once, none left behind."""
+"""Sandboxes for agentic reinforcement learning: thousands at once, usable at once, none left behind.
 
+    async with sandlot.local() as provider:
+        async with await provider.create(sandlot.Spec(image="host", memory="512MiB")) as box:
+            result = await box.exec("pytest -q", timeout=60)
+
+Code that is not async uses `sandlot.sync`.
+"""
+
+from sandlot.accounts import Closing, ProviderStatistics, Spread
 from sandlot.errors import (
     ArgumentTooLong,
     BadRequest,
@@ -35,31 +43,71 @@ from sandlot.errors import (
     WriteFailed,
 )
 from sandlot.events import Event, EventLog, read_events
+from sandlot.janitor import Deletion
+from sandlot.opening import local
+from sandlot.pacing import Adaptive, Pace
+from sandlot.policy import Settings
+from sandlot.pool import Pool, PoolLimits, PoolStatistics
+from sandlot.provider import Provider
 from sandlot.result import Result, Stream, Usage
+from sandlot.sandbox import (
+    Chunk,
+    CommandStream,
+    Diff,
+    FileInfo,
+    Job,
+    ProcessInfo,
+    Record,
+    Recorder,
+    ResetReport,
+    Sandbox,
+    SandboxUsage,
+    Shell,
+    TransferReport,
+)
 from sandlot.spec import Spec
 
 __all__ = [
+    "Adaptive",
     "ArgumentTooLong",
     "BadRequest",
     "Capacity",
+    "Chunk",
     "CleanupFailed",
     "Closed",
+    "Closing",
     "CommandError",
     "CommandFailed",
     "CommandKilled",
     "CommandOutOfMemory",
+    "CommandStream",
     "CommandTimedOut",
     "DaemonFault",
     "DeadlineExceeded",
+    "Deletion",
+    "Diff",
     "Event",
     "EventLog",
+    "FileInfo",
     "ImageInvalid",
     "ImageNotFound",
     "Infrastructure",
+    "Job",
     "LimitUnenforceable",
     "NotReady",
+    "Pace",
+    "Pool",
+    "PoolLimits",
+    "PoolStatistics",
+    "ProcessInfo",
     "ProtocolViolation",
+    "Provider",
+    "ProviderStatistics",
+    "Record",
+    "Recorder",
+    "ResetReport",
     "Result",
+    "Sandbox",
     "SandboxFileError",
     "SandboxFileExists",
     "SandboxFileNotFound",
@@ -68,14 +116,20 @@ __all__ = [
     "SandboxNoSpace",
     "SandboxNotADirectory",
     "SandboxPermissionDenied",
+    "SandboxUsage",
     "SandlotError",
+    "Settings",
+    "Shell",
     "Spec",
+    "Spread",
     "Stream",
     "Throttled",
+    "TransferReport",
     "TransportLost",
     "Unsupported",
     "Usage",
     "UserUnsupported",
     "WriteFailed",
+    "local",
     "read_events",
 ]

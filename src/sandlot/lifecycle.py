@@ -6,8 +6,8 @@
         │           │          │       resetting ◄─► idle ─► leased
         │           │          │         │           │         │
         │           └──────────┴────┬────┴───────────┴─────────┘
-        ▼                           ▼              any of these ─► lost (it ended by itself)
-       gone ◄─────────────────── deleting ◄───────────────────────┘
+        ▼                           ▼        once usable, any ─► lost (it ended by itself)
+       gone ◄─────────────────── deleting ◄────────────────────────┘
                                     │  ▲
                                     ▼  │
                                     left (deleting was given up: it may still exist)
@@ -48,6 +48,7 @@ class Step(StrEnum):
     """What happened, or what was decided."""
 
     ASK = "ask"  # the create call is about to be made
+    REFUSE = "refuse"  # the name belongs to someone else's sandbox: nothing was made, nothing may be deleted
     OPEN = "open"  # the daemon has said hello
     ANSWER = "answer"  # the first command has succeeded
     ADOPT = "adopt"  # found by name, and it answered
@@ -61,12 +62,13 @@ class Step(StrEnum):
     GIVE_UP = "give_up"  # deleting failed for good
 
 
+_UNBORN: Final = {Step.DISCARD: State.DELETING}
 _ALIVE: Final = {Step.VANISH: State.LOST, Step.DISCARD: State.DELETING}
 
 TABLE: Final[Mapping[State, Mapping[Step, State]]] = {
     State.INTENDED: {Step.ASK: State.CREATING, Step.ADOPT: State.USABLE, Step.DISCARD: State.GONE},
-    State.CREATING: {Step.OPEN: State.CREATED, **_ALIVE},
-    State.CREATED: {Step.ANSWER: State.USABLE, **_ALIVE},
+    State.CREATING: {Step.OPEN: State.CREATED, Step.REFUSE: State.GONE, **_UNBORN},
+    State.CREATED: {Step.ANSWER: State.USABLE, **_UNBORN},
     State.USABLE: {Step.LEASE: State.LEASED, Step.PARK: State.IDLE, Step.RESET: State.RESETTING, **_ALIVE},
     State.LEASED: {Step.RESET: State.RESETTING, **_ALIVE},
     State.RESETTING: {Step.RETURN: State.USABLE, Step.PARK: State.IDLE, **_ALIVE},
@@ -116,7 +118,7 @@ class Ledger:
     _records: dict[str, Record] = field(default_factory=dict)
     _states: Counter[State] = field(default_factory=Counter)
     created: int = 0
-    """Create calls made: each may have made something exist."""
+    """Create calls made, each of which may have made something exist, and sandboxes taken over by name."""
     gone: int = 0
     """Of those, confirmed to be no more."""
 

@@ -96,12 +96,12 @@ class Turn:
 class GateStatistics:
     """A gate at one moment."""
 
-    queued: int
-    in_flight: int
-    limit: int
+    queued: int = 0
+    in_flight: int = 0
+    limit: int = 0
     """Creates that may be under way now."""
-    started: int
-    cuts: int
+    started: int = 0
+    cuts: int = 0
     """How often the adaptive limit was cut."""
 
 

@@ -40,7 +40,7 @@ def test_whatever_may_exist_can_be_deleted() -> None:
 def test_gone_is_reached_only_by_confirmation_or_before_asking() -> None:
     """Nothing that may exist is called gone without the backend's word."""
     ways = {(state, step) for state, row in TABLE.items() for step, after in row.items() if after is State.GONE}
-    assert ways == {(State.DELETING, Step.CONFIRM), (State.INTENDED, Step.DISCARD)}
+    assert ways == {(State.DELETING, Step.CONFIRM), (State.INTENDED, Step.DISCARD), (State.CREATING, Step.REFUSE)}
 
 
 def test_nobody_comes_back_from_doom() -> None:

@@ -1,0 +1,124 @@
+"""One attempt at one sandbox: wait for the pace, create, hear the first command succeed.
+
+It runs in a task of its own and its caller only waits for it, so a caller that is cancelled or times out just stops
+waiting, and in that same step gives the sandbox up: the janitor lets the create end and deletes what it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandlot.admission import Turnstile
+from sandlot.backends.base import Grant
+from sandlot.custody import Custody
+from sandlot.errors import BadRequest, Closed, Infrastructure, NotReady, SandboxFileExists, SandboxGone, Throttled
+from sandlot.lifecycle import Record, Step
+from sandlot.pacing import Outcome
+from sandlot.readiness import first_command
+from sandlot.sandbox import Sandbox
+
+SAMPLES: Final = 2048  # durations kept of each clock: enough for a p99, 16 KiB
+
+
+def _samples() -> deque[float]:
+    return deque(maxlen=SAMPLES)
+
+
+@dataclass(slots=True, eq=False)
+class Clocks:
+    """The separate clocks of making a sandbox, in seconds: nothing is charged to the wrong one."""
+
+    queue: deque[float] = field(default_factory=_samples)
+    create: deque[float] = field(default_factory=_samples)
+    first_command: deque[float] = field(default_factory=_samples)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the two parts of making one sandbox may take, in seconds."""
+
+    create_s: float
+    ready_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Maker:
+    """Makes sandboxes into its provider's custody."""
+
+    custody: Custody
+    turnstile: Turnstile
+    clocks: Clocks
+
+    async def attempt(self, record: Record, grant: Grant, limits: Limits) -> Sandbox:
+        """Try once. However this ends other than by returning, the sandbox has been given up."""
+        task = asyncio.create_task(self._make(record, grant, limits), name=f"create {record.name}")
+        self.custody.making[record] = task
+        try:
+            await asyncio.wait([task])
+            if task.cancelled() or (record.doomed and self.turnstile.closed):
+                raise Closed("the provider was closed while this sandbox was being created")
+            sandbox = task.result()
+            if record.doomed:
+                raise SandboxGone(f"{record.name} ended while it was being created: {record.why}", why=record.why)
+            return sandbox
+        except BaseException as error:
+            self.custody.discard(record, why="cancelled" if isinstance(error, asyncio.CancelledError) else "create_failed")
+            raise
+        finally:
+            del self.custody.making[record]
+
+    async def _make(self, record: Record, grant: Grant, limits: Limits) -> Sandbox:
+        now = asyncio.get_running_loop().time
+        asked_s = now()
+        ticket = await self.turnstile.enter(record.spec.image)
+        outcome = Outcome("other")
+        try:
+            began_s = now()
+            self.custody.journal.step(record, Step.ASK, {"queue_s": began_s - asked_s})
+            sandbox = await self._open(record, grant, limits.create_s)
+            if record.doomed:  # nobody waits for it any more: the janitor deletes it as soon as this returns
+                return sandbox
+            opened_s = now()
+            self.custody.journal.step(record, Step.OPEN, {"create_s": opened_s - began_s})
+            await first_command(sandbox, limits.ready_s)
+            outcome = Outcome("served")
+            if not record.doomed:
+                self._usable(record, began_s - asked_s, opened_s - began_s, now() - opened_s)
+            return sandbox
+        except Throttled as error:
+            outcome = Outcome("throttled", error.retry_after_s)
+            raise
+        except Infrastructure:
+            outcome = Outcome("failed")
+            raise
+        finally:
+            self.turnstile.leave(ticket, outcome)
+
+    async def _open(self, record: Record, grant: Grant, timeout_s: float) -> Sandbox:
+        custody = self.custody
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await custody.backend.create(record.name, record.spec, grant)
+        except SandboxFileExists as error:
+            if not record.doomed:
+                custody.journal.step(record, Step.REFUSE)  # someone else's: it must not be deleted by us
+            raise BadRequest(f"there is a sandbox named {record.name} already") from error
+        except TimeoutError as error:
+            raise NotReady(f"{record.name} was not created within {timeout_s:g} s") from error
+        sandbox = custody.handle(record.name, connection, record.owner)
+        if record.doomed:
+            sandbox.abort(Closed("nobody waits for this sandbox any more"))
+        else:
+            custody.live[record] = sandbox
+        return sandbox
+
+    def _usable(self, record: Record, queue_s: float, create_s: float, first_command_s: float) -> None:
+        self.clocks.queue.append(queue_s)
+        self.clocks.create.append(create_s)
+        self.clocks.first_command.append(first_command_s)
+        data = {"queue_s": queue_s, "create_s": create_s, "first_command_s": first_command_s}
+        self.custody.journal.step(record, Step.ANSWER, data)
