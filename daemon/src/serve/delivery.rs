@@ -100,16 +100,16 @@ impl Server {
 fn send_output(link: &mut Link, command: &Command, watcher: &mut Watcher, stream: usize) -> bool {
     let store = &command.outputs[stream].store;
     let Some(target) = target(command, watcher, store) else { return true };
-    let (sent, acknowledged) = (&mut watcher.sent[stream], &mut watcher.acknowledged[stream]);
+    let (sent, acknowledged) = (&mut watcher.sent[stream], watcher.acknowledged[stream]);
     let s = stream as u8 + 1;
     while *sent < target && link.connection.has_room() {
-        let window = (*acknowledged + WINDOW_BYTES).saturating_sub(*sent);
+        let window = (acknowledged + WINDOW_BYTES).saturating_sub(*sent);
         let limit = (target - *sent).min(window).min(MAX_CHUNK_BYTES as u64) as usize;
         let piece = store.piece(*sent, limit);
         if piece.offset > *sent {
             link.send(&Reply::Gap { id: watcher.id, s, from: *sent, to: piece.offset });
-            // The client cannot consume what does not exist.
-            (*sent, *acknowledged) = (piece.offset, piece.offset);
+            // Acknowledged like data: what the client had of the bytes before may still be on its way.
+            *sent = piece.offset;
             continue;
         }
         if piece.bytes.is_empty() {

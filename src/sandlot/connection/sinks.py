@@ -43,7 +43,41 @@ class Sink:
         """More may be sent."""
 
 
-class Output(Sink):
+class Source(Sink):
+    """For calls that also send: tells the sender when it may go on, and when it must begin again."""
+
+    __slots__ = ("_loop", "_waiters", "again")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._loop = loop
+        self._waiters: list[asyncio.Future[None]] = []
+        self.again = False
+        """The call began again: whoever sends or reads starts over. The one who does clears it."""
+
+    def ended(self, outcome: r.Message | SandlotError) -> None:
+        super().ended(outcome)
+        self.writable()
+
+    def restarted(self) -> None:
+        self.again = True
+        self.writable()
+
+    def writable(self) -> None:
+        """Wake whoever waits for a change."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self) -> None:
+        """Until something arrives, is acknowledged, begins again or ends."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+class Output(Source):
     """Collects the output chunks of a command; bounded by the command's caps, which the session enforces."""
 
     __slots__ = ("err", "out")
@@ -92,40 +126,6 @@ class Contents(Sink):
 
     def restarted(self) -> None:
         self.parts.clear()
-
-
-class Source(Sink):
-    """For calls that also send: tells the sender when it may go on, and when it must begin again."""
-
-    __slots__ = ("_loop", "_waiters", "again")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._loop = loop
-        self._waiters: list[asyncio.Future[None]] = []
-        self.again = False
-        """The call began again: whoever sends or reads starts over. The one who does clears it."""
-
-    def ended(self, outcome: r.Message | SandlotError) -> None:
-        super().ended(outcome)
-        self.writable()
-
-    def restarted(self) -> None:
-        self.again = True
-        self.writable()
-
-    def writable(self) -> None:
-        """Wake whoever waits for a change."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def changed(self) -> None:
-        """Until something arrives, is acknowledged, begins again or ends."""
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
 
 
 class Brake:
