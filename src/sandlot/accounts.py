@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class Spread:
             return cls()
 
         def at(share: float) -> float:
-            return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+            return ordered[max(0, math.ceil(share * len(ordered)) - 1)]  # nearest rank
 
         return cls(len(ordered), at(0.5), at(0.9), at(0.99), ordered[-1])
 
