@@ -33,6 +33,7 @@ class Mode:
 
 def as_root(folder: Path) -> Mode:
     """The user of this process, which must be root."""
+    folder.mkdir(mode=0o755, exist_ok=True)
     return Mode("root", (), folder / "run", folder / "cache", find_daemon())
 
 
