@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ast
 import random
+import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sandlot.tasks.task import TestOutcome
+from sandlot.tasks.task import Ending
 
 CONTROL_TESTS: Final = 8
 """Tests of a control file; a blind guess at the pattern is right once in 2**8, and the pattern is never all-pass or all-fail."""
@@ -31,7 +33,7 @@ class ControlFile:
     expected: Mapping[str, bool]
     """By test function: whether it must pass."""
 
-    def contradictions(self, outcomes: Mapping[str, TestOutcome]) -> tuple[str, ...]:
+    def contradictions(self, outcomes: Mapping[str, Ending]) -> tuple[str, ...]:
         """Control tests that were reported otherwise than they must end."""
         by_function = {test.rpartition("::")[2]: outcome.outcome for test, outcome in outcomes.items() if self.name in test}
         return tuple(
@@ -72,40 +74,56 @@ def poison(source: str, path: str, tests: Iterable[str], dice: random.Random) ->
 
     Source that this Python cannot parse poisons nothing.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Poisoned(source, frozenset())
-    functions = dict(_functions(tree, ""))
-    wanted: dict[str, list[ast.stmt]] = {}
+    nothing = Poisoned(source, frozenset())
+    tree = _parse(source)
+    if tree is None:
+        return nothing
+    lines = re.split(r"(?<=\n)", source)
+    heads: dict[int, str] = {}
     reached = set()
     for test in tests:
         prefix, _, inner = test.partition("::")
-        places = functions.get(inner.split("[", 1)[0], [])
-        if prefix == path and places:
-            wanted[inner.split("[", 1)[0]] = places
+        places = _heads(tree, inner.split("[", 1)[0]) if prefix == path else []
+        indents = {place: _indent(lines, place) for place in places}
+        if indents and None not in indents.values():
+            heads |= {place: indent for place, indent in indents.items() if indent is not None}
             reached.add(test)
-    lines = source.splitlines(keepends=True)
-    heads = sorted({head.lineno: head for places in wanted.values() for head in places}.items(), reverse=True)
-    for line, head in heads:
-        indent = lines[line - 1][: head.col_offset]
-        lines.insert(line - 1, f"{indent}{_assertion(dice, passes=False)}\n")
-    return Poisoned("".join(lines), frozenset(reached))
+    for line in sorted(heads, reverse=True):
+        lines.insert(line - 1, f"{heads[line]}{_assertion(dice, passes=False)}\n")
+    poisoned = "".join(lines)
+    return Poisoned(poisoned, frozenset(reached)) if _parse(poisoned) is not None else nothing
 
 
-def _functions(tree: ast.AST, prefix: str) -> dict[str, list[ast.stmt]]:
-    """By "Class::function": the first statement of each function of that name, those inside `if` and `try` included."""
-    found: dict[str, list[ast.stmt]] = {}
+def _parse(source: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of odd escapes in somebody else's tests
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _heads(tree: ast.AST, name: str) -> list[int]:
+    """Line numbers of the first statement of every function "Class::function", those inside `if` and `try` included."""
+    first, _, rest = name.partition("::")
+    found: list[int] = []
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.body[0].lineno > node.lineno and _starts_line(node.body[0]):
-                found.setdefault(f"{prefix}{node.name}", []).append(node.body[0])
-        else:
-            inner = f"{prefix}{node.name}::" if isinstance(node, ast.ClassDef) else prefix
-            for name, heads in _functions(node, inner).items():
-                found.setdefault(name, []).extend(heads)
+            if node.name == name:
+                head = node.body[0]
+                decorators = getattr(head, "decorator_list", [])
+                found.append(min([head.lineno, *(one.lineno for one in decorators)]))
+        elif isinstance(node, ast.ClassDef):
+            if node.name == first and rest:
+                found += _heads(node, rest)
+        elif isinstance(node, ast.stmt | ast.ExceptHandler):
+            found += _heads(node, name)
     return found
 
 
-def _starts_line(statement: ast.stmt) -> bool:
-    return statement.col_offset > 0
+def _indent(lines: list[str], line: int) -> str | None:
+    """The white space before the statement on this line, or None when something else stands before it."""
+    text = lines[line - 1]
+    indent = text[: len(text) - len(text.lstrip())]
+    return indent or None
+
+

@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from sandlot.tasks.task import Outcome, TestOutcome
+from sandlot.tasks.task import Outcome, Ending
 
 MAX_RECORD_BYTES: Final = 33_554_432
 """Bytes of all records of one run that are read: room for 100,000 tests with long ids."""
@@ -29,7 +29,7 @@ _WORST: Final = {"error": 4, "failed": 3, "xfailed": 2, "xpassed": 2, "skipped":
 class Records:
     """What can be believed of one run of the tests."""
 
-    outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
+    outcomes: Mapping[str, Ending] = field(default_factory=dict)
     collect_errors: Mapping[str, str] = field(default_factory=dict)
     """Untrusted text by file or directory that could not be collected."""
     complete: bool = False
@@ -58,7 +58,7 @@ class _Reading:
     complete: bool = False
     broken: str = ""
     collect_errors: dict[str, str] = field(default_factory=dict)
-    _phases: dict[str, list[TestOutcome]] = field(default_factory=dict)
+    _phases: dict[str, list[Ending]] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
 
     def take(self, line: bytes) -> None:
@@ -81,7 +81,7 @@ class _Reading:
         match record:
             case ["test", str(test), str(), str(outcome), str(reason), float(seconds) | int(seconds)] if outcome in _OUTCOMES:
                 found = msgspec.convert([outcome, reason, float(seconds)], type=tuple[Outcome, str, float])
-                self._phases.setdefault(test, []).append(TestOutcome(*found))
+                self._phases.setdefault(test, []).append(Ending(*found))
             case ["done", str(test)]:
                 self._done.add(test)
             case ["collect", str(node), str(reason)]:
@@ -91,7 +91,7 @@ class _Reading:
             case _:
                 raise ValueError("unknown record")
 
-    def outcomes(self) -> dict[str, TestOutcome]:
+    def outcomes(self) -> dict[str, Ending]:
         """One outcome a test: the worst of its phases. A test that was begun and not finished has none."""
         return {
             test: max(phases, key=lambda one: _WORST[one.outcome]) for test, phases in self._phases.items() if test in self._done

@@ -16,7 +16,7 @@ from sandlot.errors import BadRequest
 from sandlot.spec import Spec
 from sandlot.tasks.patch import parse_patch
 from sandlot.tasks.rows import RowError, RowsRead, read_rows
-from sandlot.tasks.task import DEFAULT_TEST_LIMIT_S, HiddenTests, PrintedRun, PytestRun, Task, TestRun
+from sandlot.tasks.task import DEFAULT_TEST_LIMIT_S, HiddenTests, PrintedRun, PytestRun, Task, HowToRun
 
 
 class RunRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -28,7 +28,7 @@ class RunRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     script: str | None = None
     parser: str | None = None
 
-    def value(self) -> TestRun:
+    def value(self) -> HowToRun:
         if self.script is None and self.parser is None:
             return PytestRun(python=self.python, arguments=self.arguments, import_roots=self.import_roots)
         if self.script is None or self.parser is None:

@@ -35,7 +35,7 @@ class PrintedRun:
     """A name of `sandlot.tasks.printed.PARSERS`, or of the parsers given to the judge."""
 
 
-TestRun = PytestRun | PrintedRun
+HowToRun = PytestRun | PrintedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Task:
     hidden: HiddenTests = field(default_factory=HiddenTests)
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
-    run: TestRun = field(default_factory=PytestRun)
+    run: HowToRun = field(default_factory=PytestRun)
     agent_limit_s: float | None = None
     """Seconds an agent may take, or None for the rollout's own limit."""
     test_limit_s: float = DEFAULT_TEST_LIMIT_S
@@ -101,7 +101,7 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 
 
 @dataclass(frozen=True, slots=True)
-class TestOutcome:
+class Ending:
     """How one test ended: `error` is a failure outside the test's own body. `reason` is untrusted text, cut short."""
 
     outcome: Outcome
@@ -109,4 +109,4 @@ class TestOutcome:
     seconds: float = 0.0
 
 
-Outcomes = Mapping[str, TestOutcome]
+Outcomes = Mapping[str, Ending]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sandlot.tasks.task import TestOutcome
+from sandlot.tasks.task import Ending
 
 Reason = Literal[
     "resolved",  # every test of FAIL_TO_PASS and PASS_TO_PASS passed
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def judge(
-    fail_to_pass: Sequence[str], pass_to_pass: Sequence[str], outcomes: Mapping[str, TestOutcome], *, cut_short: str = ""
+    fail_to_pass: Sequence[str], pass_to_pass: Sequence[str], outcomes: Mapping[str, Ending], *, cut_short: str = ""
 ) -> Verdict:
     """The verdict on exact test ids: a test that is missing, skipped or expected to fail has not passed.
 
