@@ -1,7 +1,7 @@
 """Reports of a run, from its results and events alone: text, `report.json` and a self-contained `report.html`.
 
-Nothing here looks at live objects, and nothing above is imported: a report can be made while a run goes on, after it, or on another
-machine.
+Nothing here looks at live objects, and nothing above is imported: a report can be made while a run goes on, after it, or on
+another machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads a run's folder: the results and the events, and of each only the fields that the report uses.
 
-The files hold text that came from sandboxes and may have been cut off anywhere; a line that cannot be read is counted, never fatal.
+The files hold text that came from sandboxes and may have been cut off anywhere; a line that cannot be read is counted, never
+fatal.
 """
 
 from __future__ import annotations

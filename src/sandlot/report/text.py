@@ -85,7 +85,9 @@ def _times(figures: Figures) -> str:
 
 
 def _tasks(figures: Figures) -> str:
-    rows = [(row.task, str(row.scored), str(row.lost), reward(row.mean_reward), seconds(row.mean_seconds)) for row in figures.tasks]
+    rows = [
+        (row.task, str(row.scored), str(row.lost), reward(row.mean_reward), seconds(row.mean_seconds)) for row in figures.tasks
+    ]
     return table(("task", "scored", "lost", "reward", "mean time"), rows) if rows else ""
 
 

@@ -1,6 +1,7 @@
 """Who solves the task: a command inside the sandbox, a function of the caller's, or one of three built-in yardsticks.
 
-The contract is written down in docs/agents.md. An agent that fails, or runs out of its time, has still left something: it is judged.
+The contract is written down in docs/agents.md. An agent that fails, or runs out of its time, has still left something: it is
+judged.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Assignment:
 
 
 class Agent(Protocol):
-    """Works in a sandbox until it is done. The time limit is kept by the engine, which cancels; being cancelled is no failure."""
+    """Works in a sandbox until it is done. The engine keeps the time limit, by cancelling; that is no failure."""
 
     @property
     def name(self) -> str:

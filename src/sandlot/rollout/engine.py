@@ -1,7 +1,8 @@
 """Runs rollouts: workers take them in order, agents and judges have separate budgets, results come out as they finish.
 
-One rollout: acquire -> agent -> quiesce -> (sandbox released) -> judge. A failure that is retriable is tried again: before the judge
-with a fresh sandbox, in the judge with the agent's work kept. What still fails ends as a typed failure that names every try.
+One rollout: acquire -> agent -> quiesce -> (sandbox released) -> judge. A failure that is retriable is tried again: before
+the judge with a fresh sandbox, in the judge with the agent's work kept. What still fails ends as a typed failure that names
+every try.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandlot.errors import BadRequest, SandlotError
+from sandlot.errors import BadRequest
 from sandlot.events import EventLog
 from sandlot.pool import Pool
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment, agent_of
@@ -179,7 +180,11 @@ class Engine:
         attempt = failed_attempt(error, phase=rollout.clocks.phase, seconds=seconds, sandbox=sandbox)
         rollout.attempts.append(attempt)
         rollout.clocks.say(
-            "rollout.attempt_failed", phase=attempt.phase, error=attempt.kind, message=attempt.message, retriable=attempt.retriable
+            "rollout.attempt_failed",
+            phase=attempt.phase,
+            error=attempt.kind,
+            message=attempt.message,
+            retriable=attempt.retriable,
         )
         return attempt.retriable and left > 0
 
@@ -236,5 +241,3 @@ class Engine:
 
 AGENT_GRACE_S = 5.0
 """On top of an agent's limit before it is cancelled: a command's own time-out comes first and keeps what it printed."""
-
-__all__ = ["Engine", "Settings", "rollouts", "SandlotError"]

@@ -3,7 +3,8 @@
     twin 1   the agent's change, guarded, then the hidden tests: run with a control file beside them -> verdict
     twin 2   only if twin 1 says resolved: the same, with every deciding test poisoned. One that passes here is a lie.
 
-A lie is told as such only when the same control holds for the known right change: a control that is itself wrong accuses nobody.
+A lie is told as such only when the same control holds for the known right change: a control that is itself wrong accuses
+nobody.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Judge:
             return replace(verdict, uncontrolled=len(task.expected)) if verdict.reward else verdict
         lies = control.contradictions(ran.outcomes)
         if lies and not await self._contradicts_gold(task, control):
-            return replace(verdict, reason="tampered", detail=_lie(task, f"control tests came out wrong: {', '.join(lies[:3])}"))
+            return replace(
+                verdict, reason="tampered", detail=_lie(task, f"control tests came out wrong: {', '.join(lies[:3])}")
+            )
         return await self._check_poisoned(task, change, replace(verdict, controls=len(control.expected) - len(lies)))
 
     async def judge_in_place(self, box: Sandbox, task: Task) -> Verdict:
@@ -94,10 +97,8 @@ class Judge:
         if passed:
             passed -= await self._gold_passes_poisoned(task, seed)
         if passed:
-            return replace(verdict, reason="tampered", detail=_lie(task, f"passed though made to fail: {sorted(passed)[0]}"))
-        return replace(
-            verdict, controls=verdict.controls + len(poisoned), uncontrolled=len(set(task.expected) - poisoned)
-        )
+            return replace(verdict, reason="tampered", detail=_lie(task, f"passed though made to fail: {min(passed)}"))
+        return replace(verdict, controls=verdict.controls + len(poisoned), uncontrolled=len(set(task.expected) - poisoned))
 
     async def _run_poisoned(self, twin: Sandbox, task: Task, seed: int) -> tuple[frozenset[str], frozenset[str]]:
         """The tests that were made to fail, and those of them that were reported as passed all the same."""

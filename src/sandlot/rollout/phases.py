@@ -109,5 +109,3 @@ class Desk:
             self._judges_waiting -= 1
             if self._judges_waiting == 0:
                 self._free.set()
-
-

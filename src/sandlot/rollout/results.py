@@ -26,7 +26,8 @@ class Attempt:
 
     phase: Phase
     kind: str
-    """The `kind` of the error class (`sandlot.errors`), `phase_limit` when the phase took longer than its limit, or `agent_error`."""
+    """The `kind` of the error class (`sandlot.errors`), `phase_limit` when the phase took longer than its limit, or
+    `agent_error`."""
     message: str
     retriable: bool
     seconds: float
@@ -136,6 +137,6 @@ def decode_result(line: bytes) -> RolloutResult:
 
 
 def unfinished(tasks: Sequence[str], per_task: int, done: Iterable[RolloutResult]) -> list[tuple[str, int]]:
-    """The rollouts still to run, members of a group next to each other. A failed one counts as finished: its tries are used up."""
+    """The rollouts still to run, members of a group side by side. A failed one is finished: its tries are used up."""
     finished = {result.key for result in done}
     return [(task, sample) for task in tasks for sample in range(per_task) if (task, sample) not in finished]

@@ -2,12 +2,11 @@
 
     request.json    what was asked; the same call continues, another one is an error
     results.jsonl   one line a finished rollout, forced to the disk before the next thing happens
-    events.jsonl    sandboxes and phases (sandlot.events)
-    calls.jsonl     every exec and file call of every rollout
+    events.jsonl    sandboxes, phases, and every exec and file call of every rollout (sandlot.events)
     report.*        made from the files above, at any time
 
-A lock on the folder keeps two runs from writing to it at once. A little space is kept back, so that results which are finished when
-the disk fills up can still be written.
+A lock on the folder keeps two runs from writing to it at once. A little space is kept back, so that results which are
+finished when the disk fills up can still be written.
 """
 
 from __future__ import annotations
@@ -23,10 +22,15 @@ import msgspec
 from sandlot.errors import BadRequest, WriteFailed
 from sandlot.rollout.results import RolloutResult, decode_result, encode_result
 
-REQUEST, RESULTS, EVENTS, CALLS, LOCK, RESERVE = "request.json results.jsonl events.jsonl calls.jsonl .lock .reserve".split()
+REQUEST: Final = "request.json"
+RESULTS: Final = "results.jsonl"
+EVENTS: Final = "events.jsonl"
+LOCK: Final = ".lock"
+RESERVE: Final = ".reserve"
 
 RESERVE_BYTES: Final = 262_144
-"""Kept back on the disk: a result is 1 to 4 KiB, so this holds those of any burst that finishes while the run is being stopped."""
+"""Kept back on the disk: a result is 1 to 4 KiB, so this holds those of any burst that finishes while the run is being
+stopped."""
 
 
 class RunStore:
@@ -95,7 +99,9 @@ class RunStore:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadRequest(f"another process is writing to {self.folder}", hint="wait for it, or choose another --out") from None
+            raise BadRequest(
+                f"another process is writing to {self.folder}", hint="wait for it, or choose another --out"
+            ) from None
 
     def _check_request(self, request: dict[str, Any]) -> None:
         path = self.folder / REQUEST
@@ -128,7 +134,9 @@ class RunStore:
             try:
                 results.append(decode_result(line))
             except BadRequest as error:
-                raise BadRequest(f"{path}:{number}: {error}", hint="repair or remove that line, or choose another --out") from error
+                raise BadRequest(
+                    f"{path}:{number}: {error}", hint="repair or remove that line, or choose another --out"
+                ) from error
         os.lseek(self._results, 0, os.SEEK_END)
         return list({result.key: result for result in results}.values())
 

@@ -1,4 +1,5 @@
-"""Tests whose outcome is known beforehand, so that a run in which "everything passes" gives itself away. Pure, but for the dice.
+"""Tests whose outcome is known beforehand, so that a run in which "everything passes" gives itself away. Pure, but for the
+dice.
 
 Two kinds. `control_file` is a module of small tests with random names, some of which must fail: it runs beside the real tests.
 `poison` puts a failing assertion at the head of the very tests that decide, under their own names: that run, in another clean
@@ -19,9 +20,27 @@ from typing import Final
 from sandlot.tasks.task import Ending
 
 CONTROL_TESTS: Final = 8
-"""Tests of a control file; a blind guess at the pattern is right once in 2**8, and the pattern is never all-pass or all-fail."""
+"""Tests of a control file: a blind guess at the pattern is right once in 2**8, and it is never all-pass or all-fail."""
 
-_WORDS: Final = "parse render merge split index empty nested value token order cache limit range state match entry scope".split()
+_WORDS: Final = tuple(
+    [
+        "parse",
+        "render",
+        "merge",
+        "split",
+        "index",
+        "empty",
+        "nested",
+        "value",
+        "token",
+        "order",
+        "cache",
+        "limit",
+        "range",
+        "state",
+        "match",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +56,9 @@ class ControlFile:
         """Control tests that were reported otherwise than they must end."""
         by_function = {test.rpartition("::")[2]: outcome.outcome for test, outcome in outcomes.items() if self.name in test}
         return tuple(
-            function for function, passes in self.expected.items() if by_function.get(function) != ("passed" if passes else "failed")
+            function
+            for function, passes in self.expected.items()
+            if by_function.get(function) != ("passed" if passes else "failed")
         )
 
 
@@ -50,7 +71,9 @@ def control_file(dice: random.Random) -> ControlFile:
             names.append(name)
     pattern = [True, False, *(dice.random() < 0.5 for _ in range(CONTROL_TESTS - 2))]
     dice.shuffle(pattern)
-    source = "".join(f"def {name}():\n    {_assertion(dice, passes)}\n\n\n" for name, passes in zip(names, pattern, strict=True))
+    source = "".join(
+        f"def {name}():\n    {_assertion(dice, passes)}\n\n\n" for name, passes in zip(names, pattern, strict=True)
+    )
     stem = f"test_{dice.choice(_WORDS)}_{dice.randrange(16**8):08x}"
     return ControlFile(f"{stem}.py", source, dict(zip(names, pattern, strict=True)))
 
@@ -125,5 +148,3 @@ def _indent(lines: list[str], line: int) -> str | None:
     text = lines[line - 1]
     indent = text[: len(text) - len(text.lstrip())]
     return indent or None
-
-

@@ -42,9 +42,7 @@ class Ran:
     """Untrusted text: the end of what was printed."""
 
 
-async def run_tests(
-    box: Sandbox, task: Task, *, parsers: Mapping[str, Parser], control: ControlFile | None = None
-) -> Ran:
+async def run_tests(box: Sandbox, task: Task, *, parsers: Mapping[str, Parser], control: ControlFile | None = None) -> Ran:
     """Run the files that hold the task's expected tests, once, and read each test's ending.
 
     Raises:

@@ -1,4 +1,5 @@
-"""Unified diffs as values: parse, apply exactly, cut in half, make from two trees. Pure; no `patch` or `git` is needed anywhere.
+"""Unified diffs as values: parse, apply exactly, cut in half, make from two trees. Pure; no `patch` or `git` is needed
+anywhere.
 
 Applying is strict: every context and removed line must match; only the position may have moved. A hunk that does not fit is an
 error that names file and hunk, never a guess.
@@ -34,7 +35,8 @@ class PatchError(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One changed place: its lines with their leading ' ', '-' or '+', each with its own line end (or none, at the end of a file)."""
+    """One changed place: its lines with their leading ' ', '-' or '+', each with its own line end (or none, at the end of a
+    file)."""
 
     old_start: int
     new_start: int
@@ -158,7 +160,8 @@ def apply_file(patch: FilePatch, content: bytes | None) -> bytes | None:
 
 
 def first_half(patches: Sequence[FilePatch]) -> tuple[FilePatch, ...]:
-    """The first half of all hunks, in order (rounded down, at least one when there are several); files left without any are left out."""
+    """The first half of all hunks, in order (rounded down, at least one when there are several); files left without any are
+    left out."""
     total = sum(max(len(patch.hunks), 1) for patch in patches)
     budget = total // 2
     kept: list[FilePatch] = []

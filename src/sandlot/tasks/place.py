@@ -1,4 +1,5 @@
-"""Putting patches and hidden tests into a sandbox. Deciding what a file becomes is `patch`'s; here it is only read and written."""
+"""Putting patches and hidden tests into a sandbox. Deciding what a file becomes is `patch`'s; here it is only read and
+written."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ async def place_hidden_tests(box: Sandbox, task: Task) -> None:
 
 
 def hidden_paths(task: Task) -> frozenset[str]:
-    """Files, relative to the tree, that hidden tests touch or that hold expected tests: none of them is the agent's to change."""
+    """Files, relative to the tree, that hidden tests touch or that hold expected tests: none of them is the agent's to
+    change."""
     return touched(parse_patch(task.hidden.patch)) | frozenset(task.hidden.removed) | _files(task.hidden) | expected_files(task)
 
 

@@ -1,7 +1,9 @@
 """Reports that other test runners print, read into exact test ids. Pure.
 
-What is printed can be forged by the code under test, so a verdict from here says that it is weaker (docs/judging.md). A parser takes
-the whole output and gives one ending a test; lines that it does not know are passed over. A test reported twice keeps its worse ending.
+What is printed can be forged by the code under test, so a verdict from here says that it is weaker (docs/judging.md). A
+parser takes
+the whole output and gives one ending a test; lines that it does not know are passed over. A test reported twice keeps its
+worse ending.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from sandlot.tasks.task import Ending, Outcome, Outcomes
 
 Parser = Callable[[str], Outcomes]
 
-_UNITTEST: Final = re.compile(r"^(\w+ \([\w.]+\)|[\w.]+)(?: \[.*\])?(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure|unexpected success)", re.M)
+_UNITTEST: Final = re.compile(
+    r"^(\w+ \([\w.]+\)|[\w.]+)(?:\n.*)? \.\.\. "  # with a docstring, its first line comes between
+    r"(ok|FAIL|ERROR|skipped|expected failure|unexpected success)",
+    re.MULTILINE,
+)
 _UNITTEST_WORDS: Final[dict[str, Outcome]] = {
     "ok": "passed",
     "FAIL": "failed",
@@ -26,7 +32,7 @@ _UNITTEST_WORDS: Final[dict[str, Outcome]] = {
     "expected failure": "xfailed",
     "unexpected success": "xpassed",
 }
-_TAP: Final = re.compile(r"^(not )?ok\b(?: +\d+)?(?: +-)? *([^#\n]*?) *(?:# *(skip|todo)\b.*)?$", re.M | re.I)
+_TAP: Final = re.compile(r"^(not )?ok\b(?: +\d+)?(?: +-)? *([^#\n]*?) *(?:# *(skip|todo)\b.*)?$", re.MULTILINE | re.IGNORECASE)
 
 
 class _GoEvent(msgspec.Struct, rename="pascal"):

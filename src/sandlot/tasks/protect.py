@@ -13,12 +13,16 @@ from pathlib import PurePosixPath
 from typing import Final
 
 RUNNER_FILES: Final = frozenset(
-    "conftest.py pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml noxfile.py "
-    "sitecustomize.py usercustomize.py".split()
+    (
+        *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"),
+        *("noxfile.py", "sitecustomize.py", "usercustomize.py"),
+    )
 )
 """File names that a test runner or an interpreter obeys, at any depth."""
 
-RUNNER_MODULES: Final = frozenset("pytest _pytest pluggy iniconfig py xdist pytest_asyncio anyio hypothesis".split())
+RUNNER_MODULES: Final = frozenset(
+    ("pytest", "_pytest", "pluggy", "iniconfig", "py", "xdist", "pytest_asyncio", "anyio", "hypothesis")
+)
 """Top-level modules of the runner: one of these in the tree would be imported instead of it."""
 
 TEST_DIRECTORIES: Final = frozenset(("test", "tests"))

@@ -1,7 +1,7 @@
 """What the reporter inside the sandbox said, checked. Pure: bytes and a secret in, outcomes out.
 
-Everything in the bytes is hostile: size, encoding, order and content are checked, and the first record that does not follow from
-the secret ends the reading.
+Everything in the bytes is hostile: size, encoding, order and content are checked, and the first record that does not follow
+from the secret ends the reading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from sandlot.tasks.task import Outcome, Ending
+from sandlot.tasks.task import Ending, Outcome
 
 MAX_RECORD_BYTES: Final = 33_554_432
 """Bytes of all records of one run that are read: room for 100,000 tests with long ids."""
@@ -94,5 +94,7 @@ class _Reading:
     def outcomes(self) -> dict[str, Ending]:
         """One outcome a test: the worst of its phases. A test that was begun and not finished has none."""
         return {
-            test: max(phases, key=lambda one: _WORST[one.outcome]) for test, phases in self._phases.items() if test in self._done
+            test: max(phases, key=lambda one: _WORST[one.outcome])
+            for test, phases in self._phases.items()
+            if test in self._done
         }

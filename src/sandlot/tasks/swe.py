@@ -16,7 +16,7 @@ from sandlot.errors import BadRequest
 from sandlot.spec import Spec
 from sandlot.tasks.patch import parse_patch
 from sandlot.tasks.rows import RowError, RowsRead, read_rows
-from sandlot.tasks.task import DEFAULT_TEST_LIMIT_S, HiddenTests, PrintedRun, PytestRun, Task, HowToRun
+from sandlot.tasks.task import DEFAULT_TEST_LIMIT_S, HiddenTests, HowToRun, PrintedRun, PytestRun, Task
 
 
 class RunRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -52,7 +52,8 @@ class HiddenTests:
 class Task:
     """One task. Equal rows give equal tasks and equal `digest`s.
 
-    The verdict is read from `fail_to_pass` (tests that the right change repairs) and `pass_to_pass` (tests that it must not break).
+    The verdict is read from `fail_to_pass` (tests that the right change repairs) and `pass_to_pass` (tests that it must not
+    break).
     """
 
     id: str
@@ -80,7 +81,7 @@ class Task:
             raise BadRequest("FAIL_TO_PASS is empty: nothing could tell a right change from none")
         both = set(self.fail_to_pass) & set(self.pass_to_pass)
         if both:
-            raise BadRequest(f"{sorted(both)[0]!r} is in FAIL_TO_PASS and in PASS_TO_PASS")
+            raise BadRequest(f"{min(both)!r} is in FAIL_TO_PASS and in PASS_TO_PASS")
         if self.test_limit_s <= 0 or (self.agent_limit_s is not None and self.agent_limit_s <= 0):
             raise BadRequest("time limits must be positive seconds")
 

@@ -27,7 +27,7 @@ index 1..2 100644
  nine
 """
 
-BASE = b"".join(f"{word}\n".encode() for word in "one two three four five six seven eight nine".split())
+BASE = b"".join(f"{word}\n".encode() for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 
 
 def test_hunks_are_applied_where_they_say() -> None:

@@ -15,7 +15,8 @@ GUARD = guard_for(
 
 
 @pytest.mark.parametrize(
-    "path", ["src/pkg/core.py", "src/pkg/new.py", "README.md", "src/pkg/json.py", "docs/conf.py", "tests/helper.py", "newpkg/a.py"]
+    "path",
+    ["src/pkg/core.py", "src/pkg/new.py", "README.md", "src/pkg/json.py", "docs/conf.py", "tests/helper.py", "newpkg/a.py"],
 )
 def test_changes_to_the_code_count(path: str) -> None:
     """Anything an answer may need passes: new modules, and names of the standard library inside a package."""

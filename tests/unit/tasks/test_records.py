@@ -20,7 +20,7 @@ from sandlot.tasks.records import Records, read_records
 SECRET = bytes(range(32))
 RUNNER = resources.files("sandlot.tasks.inside").joinpath("run_pytest.py")
 
-SUITE = '''
+SUITE = """
 import os
 import pytest
 
@@ -53,7 +53,7 @@ def sour():
 
 def test_teardown(sour):
     assert True
-'''
+"""
 
 Run = Callable[..., tuple[Records, subprocess.CompletedProcess[bytes]]]
 
@@ -122,7 +122,9 @@ def test_run_that_ends_itself_is_not_whole(run: Run, ending: str, place: str) ->
 def test_lines_added_to_the_channel_by_others_are_found(run: Run, tmp_path: Path) -> None:
     """A record that was not made with the key ends the reading."""
     forged = json.dumps(["test", "test_it.py::test_b", "call", "passed", "", 0])
-    records, _ = run(f"def test_a():\n    open({str(tmp_path / 'records')!r}, 'a').write('0' * 64 + ' ' + {forged!r} + chr(10))\n")
+    records, _ = run(
+        f"def test_a():\n    open({str(tmp_path / 'records')!r}, 'a').write('0' * 64 + ' ' + {forged!r} + chr(10))\n"
+    )
     assert not records.complete
     assert "not made by the reporter" in records.broken
     assert "test_it.py::test_b" not in records.outcomes
@@ -196,11 +198,13 @@ def test_one_line(): pass
 
 def test_poisoned_tests_fail_under_their_own_names(run: Run) -> None:
     """Functions, methods and conditional definitions fail; what cannot be reached in plain sight is said not to be."""
-    ids = [f"test_it.py::{name}" for name in ("test_a[1]", "test_a[2]", "TestIt::test_method", "test_conditional", "test_one_line")]
+    ids = [
+        f"test_it.py::{name}" for name in ("test_a[1]", "test_a[2]", "TestIt::test_method", "test_conditional", "test_one_line")
+    ]
     poisoned = poison(POISONABLE, "test_it.py", [*ids, "other.py::test_a"], random.Random(1))
     assert poisoned.tests == set(ids[:-1])
     records, done = run(poisoned.source)
-    assert {test: records.outcomes[test].outcome for test in ids} == {test: "failed" for test in ids[:-1]} | {ids[-1]: "passed"}
+    assert {test: records.outcomes[test].outcome for test in ids} == dict.fromkeys(ids[:-1], "failed") | {ids[-1]: "passed"}
     assert records.complete, done.stdout
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandlot.tasks.task import Outcome, Ending
+from sandlot.tasks.task import Ending, Outcome
 from sandlot.tasks.verdict import judge
 
 

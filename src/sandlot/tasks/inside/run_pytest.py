@@ -1,9 +1,12 @@
 """Runs pytest and reports each test through a private channel that only the judge can check.
 
-Called as `python -I -B THIS` with a request in JSON on standard input. Every module that the run relies on is imported before the
-task's tree is on the import path. One line a record goes to the file `out`, each with a code made from a key that only the judge
+Called as `python -I -B THIS` with a request in JSON on standard input. Every module that the run relies on is imported
+before the
+task's tree is on the import path. One line a record goes to the file `out`, each with a code made from a key that only the
+judge
 has as well; the key is replaced after every record, so that code which finds today's key cannot rewrite what was said before.
 """
+
 import hashlib
 import hmac
 import importlib.util
@@ -12,10 +15,6 @@ import os
 import pathlib
 import sys
 
-import _pytest.config
-import _pytest.python
-import _pytest.runner
-import _pytest.unittest
 import pytest
 
 REASON_CHARS = 300
@@ -37,7 +36,7 @@ class Channel:
         self.count += 1
         line = (code + " " + body + "\n").encode()
         while line:
-            line = line[os.write(self._file, line):]
+            line = line[os.write(self._file, line) :]
 
 
 def reason_of(report):
@@ -88,7 +87,8 @@ class Reporter:
 
 
 def release_shadowed(roots):
-    """Forget modules of the environment that the tree brings itself, so that tests get the tree's (a project that pytest uses)."""
+    """Forget modules of the environment that the tree brings itself, so that tests get the tree's (a project that pytest
+    uses)."""
     names = set()
     for root in roots:
         for entry in os.scandir(root) if os.path.isdir(root) else ():
