@@ -48,7 +48,10 @@ def test_tap_directives_are_not_passes() -> None:
 
 def test_go_reports_are_read_between_other_output() -> None:
     """Package events and the program's own lines are passed over."""
-    text = 'noise\n{"Action":"pass","Package":"p","Test":"TestA/x"}\n{"Action":"fail","Package":"p","Test":"TestB"}\n{"Action":"pass","Package":"p"}\n'
+    text = (
+        'noise\n{"Action":"pass","Package":"p","Test":"TestA/x"}\n'
+        '{"Action":"fail","Package":"p","Test":"TestB"}\n{"Action":"pass","Package":"p"}\n'
+    )
     assert {test: ending.outcome for test, ending in parse_go(text).items()} == {"p::TestA/x": "passed", "p::TestB": "failed"}
 
 

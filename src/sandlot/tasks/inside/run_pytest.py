@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import Any, List, Optional  # noqa: UP035 - any Python 3
 
 import pytest
 
@@ -24,12 +25,12 @@ KEEP = ("pytest", "_pytest", "pluggy")
 class Channel:
     """Records, in order, each bound to all before it."""
 
-    def __init__(self, path, secret):
+    def __init__(self, path: str, secret: bytes) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._key = secret
         self.count = 0
 
-    def say(self, *record):
+    def say(self, *record: object) -> None:
         body = json.dumps([part.encode("utf-8", "replace").decode() if isinstance(part, str) else part for part in record])
         code = hmac.new(self._key, body.encode(), hashlib.sha256).hexdigest()
         self._key = hashlib.sha256(self._key + code.encode()).digest()
@@ -39,7 +40,7 @@ class Channel:
             line = line[os.write(self._file, line) :]
 
 
-def reason_of(report):
+def reason_of(report: Any) -> str:
     """The last line that says why, cut short."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr or "")
@@ -50,13 +51,12 @@ def reason_of(report):
 class Reporter:
     """A pytest plugin: says what each test did, and adds the judge's own control tests."""
 
-    def __init__(self, channel, control):
+    def __init__(self, channel: Channel, control: Optional[str]) -> None:
         self._channel = channel
         self._control = control
-        self._seen = {}
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session, items):
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: List[pytest.Item]) -> None:
         if self._control is None:
             return
         try:
@@ -68,11 +68,11 @@ class Reporter:
         extra = list(session.genitems(module))
         items[:] = extra[::2] + items + extra[1::2]
 
-    def pytest_collectreport(self, report):
+    def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self._channel.say("collect", report.nodeid, reason_of(report))
 
-    def pytest_runtest_logreport(self, report):
+    def pytest_runtest_logreport(self, report: Any) -> None:
         outcome = report.outcome
         if hasattr(report, "wasxfail"):
             outcome = "xfailed" if report.skipped else "xpassed"
@@ -82,11 +82,11 @@ class Reporter:
             reason = reason_of(report) if report.failed else ""
             self._channel.say("test", report.nodeid, report.when, outcome, reason, round(report.duration, 4))
 
-    def pytest_runtest_logfinish(self, nodeid):
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self._channel.say("done", nodeid)
 
 
-def release_shadowed(roots):
+def release_shadowed(roots: List[str]) -> None:
     """Forget modules of the environment that the tree brings itself, so that tests get the tree's (a project that pytest
     uses)."""
     names = set()
@@ -103,7 +103,7 @@ def release_shadowed(roots):
             del sys.modules[loaded]
 
 
-def main():
+def main() -> None:
     request = json.loads(sys.stdin.buffer.read().decode())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     channel = Channel(request["out"], bytes.fromhex(request["secret"]))
@@ -115,8 +115,8 @@ def main():
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     arguments = request["arguments"]
     if importlib.util.find_spec("xdist") is not None:
-        arguments = ["-n", "0"] + arguments
-    sys.argv[:] = ["pytest"] + arguments
+        arguments = ["-n", "0", *arguments]
+    sys.argv[:] = ["pytest", *arguments]
     code = pytest.main(arguments, plugins=[Reporter(channel, request["control"])])
     channel.say("end", int(code), channel.count)
     sys.stdout.flush()
