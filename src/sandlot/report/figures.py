@@ -240,8 +240,8 @@ def _waiting_share(results: Sequence[Rolled]) -> float | None:
 def _left_out(results: Iterable[Rolled]) -> Counter[str]:
     found: Counter[str] = Counter()
     for result in results:
-        if result.verdict is not None and result.verdict.left_out:
-            found.update(result.verdict.left_out.values())
+        for left_out in result.verdict.left_out if result.verdict is not None else ():
+            found[left_out.reason] += left_out.files
     return found
 
 

@@ -30,11 +30,18 @@ class Tried(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """Files that did not reach the judge, for one reason."""
+
+    reason: str
+    files: int
+
+
 class Judged(msgspec.Struct, frozen=True):
     """The verdict of one rollout."""
 
     reason: str
-    left_out: dict[str, str] | None = None
+    left_out: tuple[LeftOut, ...] = ()
     controls: int = 0
     uncontrolled: int = 0
     where: str = "twin"

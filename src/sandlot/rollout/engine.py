@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from sandlot.errors import BadRequest
 from sandlot.events import EventLog
@@ -26,6 +27,10 @@ from sandlot.spec import Spec
 from sandlot.tasks.change import Change, take_change
 from sandlot.tasks.task import Task
 from sandlot.tasks.verdict import Verdict
+
+
+AGENT_GRACE_S: Final = 5.0
+"""On top of an agent's limit before it is cancelled: a command's own time-out comes first and keeps what it printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +50,6 @@ class Settings:
 
 
 @dataclass(slots=True)
-class _Done:
-    """What an agent left, ready to be judged."""
-
-    report: AgentReport
-    change: Change | None
-    verdict: Verdict | None = None
-
-
-@dataclass(slots=True)
 class _Rollout:
     """One rollout under way."""
 
@@ -64,7 +60,9 @@ class _Rollout:
     began: float
     attempts: list[Attempt] = field(default_factory=list)
     sandboxes: list[str] = field(default_factory=list)
-    done: _Done | None = None
+    report: AgentReport | None = None
+    change: Change | None = None
+    verdict: Verdict | None = None
 
 
 async def rollouts(
@@ -142,11 +140,16 @@ class Engine:
         clocks.say("rollout.started")
         try:
             await self._until_done(rollout)
+            await self._desk.backlog.acquire()  # an agent's place is kept while judges are far behind
         finally:
             self._desk.agents.release()
-        if rollout.done is not None and rollout.done.verdict is None:
-            async with self._desk.judges:
-                await self._until_judged(rollout, rollout.done)
+        try:
+            if rollout.change is not None:
+                await self._until_judged(rollout, rollout.change)
+        finally:
+            self._desk.backlog.release()
+            if rollout.change is not None:
+                rollout.change.close()
         result = self._result(rollout)
         clocks.say("rollout.ended", status=result.status, reward=result.reward, seconds=round(result.seconds, 6))
         results.put_nowait(result)
@@ -155,23 +158,22 @@ class Engine:
         for left in reversed(range(self._settings.tries)):
             began = asyncio.get_running_loop().time()
             try:
-                rollout.done = await self._work(rollout)
-                return
+                return await self._work(rollout)
             except Exception as error:  # noqa: BLE001 - the edge of one rollout: whatever it is ends in its result, typed
                 if not self._again(rollout, error, began, left):
-                    return
+                    return None
 
-    async def _until_judged(self, rollout: _Rollout, done: _Done) -> None:
-        assert done.change is not None, "what is not judged in place has a change to judge"
-        for left in reversed(range(self._settings.tries)):
-            began = asyncio.get_running_loop().time()
-            try:
-                async with rollout.clocks.run("judge", self._settings.limits.judge_s):
-                    done.verdict = await self._judge.judge(rollout.task, done.change)
-                return
-            except Exception as error:  # noqa: BLE001 - as above
-                if not self._again(rollout, error, began, left):
+    async def _until_judged(self, rollout: _Rollout, change: Change) -> None:
+        async with self._desk.judges:
+            for left in reversed(range(self._settings.tries)):
+                began = asyncio.get_running_loop().time()
+                try:
+                    async with rollout.clocks.run("judge", self._settings.limits.judge_s):
+                        rollout.verdict = await self._judge.judge(rollout.task, change)
                     return
+                except Exception as error:  # noqa: BLE001 - as above
+                    if not self._again(rollout, error, began, left):
+                        return
 
     def _again(self, rollout: _Rollout, error: Exception, began: float, left: int) -> bool:
         """Note a failed try; whether to try once more."""
@@ -188,22 +190,21 @@ class Engine:
         )
         return attempt.retriable and left > 0
 
-    async def _work(self, rollout: _Rollout) -> _Done:
+    async def _work(self, rollout: _Rollout) -> None:
         """Acquire, agent and quiesce, in one sandbox, which is given back at the end."""
         task, limits, clocks = rollout.task, self._settings.limits, rollout.clocks
         async with AsyncExitStack() as stack:
             async with clocks.run("acquire", limits.acquire_s), self._desk.acquire_turn():
                 box = await stack.enter_async_context(self._pool.lease(task.spec))
             rollout.sandboxes.append(box.name)
-            report = await self._solve(box, rollout)
+            rollout.report = await self._solve(box, rollout)
             async with clocks.run("quiesce", limits.quiesce_s):
                 await box.quiesce()
-                change = await take_change(box, task.tree) if self._settings.where == "twin" else None
-            done = _Done(report, change)
+                if self._settings.where == "twin":
+                    rollout.change = await take_change(box, task.tree)
             if self._settings.where == "in_place":
                 async with self._desk.judges, clocks.run("judge", limits.judge_s):
-                    done.verdict = await self._judge.judge_in_place(box, task)
-            return done
+                    rollout.verdict = await self._judge.judge_in_place(box, task)
 
     async def _solve(self, box: Sandbox, rollout: _Rollout) -> AgentReport:
         """The agent's phase. Out of time is an ending like any other: what it left is judged."""
@@ -223,21 +224,17 @@ class Engine:
             yield box
 
     def _result(self, rollout: _Rollout) -> RolloutResult:
-        verdict = rollout.done.verdict if rollout.done is not None else None
+        verdict = rollout.verdict
         return RolloutResult(
             task=rollout.task.id,
             sample=rollout.sample,
             status="scored" if verdict is not None else "failed",
             reward=verdict.reward if verdict is not None else None,
             verdict=verdict,
-            agent=rollout.done.report if rollout.done is not None else None,
+            agent=rollout.report,
             attempts=tuple(rollout.attempts),
             phases_s={phase: round(seconds, 6) for phase, seconds in rollout.clocks.seconds.items()},
             sandboxes=tuple(rollout.sandboxes),
             started_s=rollout.started_s,
             seconds=round(asyncio.get_running_loop().time() - rollout.began, 6),
         )
-
-
-AGENT_GRACE_S = 5.0
-"""On top of an agent's limit before it is cancelled: a command's own time-out comes first and keeps what it printed."""

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from sandlot.errors import SandboxFileError, SandboxNoSpace
-from sandlot.sandbox import Sandbox
+from sandlot.sandbox import Diff, Sandbox
 from sandlot.spec import Spec
 from sandlot.tasks.change import Change, guarded
 from sandlot.tasks.controls import ControlFile, control_file, poison
-from sandlot.tasks.examine import Ran, run_tests
+from sandlot.tasks.examine import Examination, Ran, run_tests
 from sandlot.tasks.patch import FilePatch, parse_patch, touched
 from sandlot.tasks.place import apply_patch, expected_files, hidden_paths, place_hidden_tests
 from sandlot.tasks.printed import PARSERS, Parser
 from sandlot.tasks.protect import Guard, guard_for
 from sandlot.tasks.task import PytestRun, Task
-from sandlot.tasks.verdict import Verdict, judge
+from sandlot.tasks.verdict import LeftOut, Verdict, judge
 
 Lease = Callable[[Spec], AbstractAsyncContextManager[Sandbox]]
 Where = Literal["twin", "in_place"]
@@ -50,13 +50,15 @@ class Judge:
             PatchError: the hidden tests do not fit the task's own tree (the task's fault).
             Infrastructure: a twin failed; judging again is safe.
         """
+        if change.diff is None:
+            return Verdict(reason="change_too_large", detail=change.too_large)
         control = control_file(self.dice)
         async with self.lease(task.spec) as twin:
             try:
-                left_out = await self._take_over(twin, task, change)
+                left_out = await self._take_over(twin, task, change.diff)
             except SandboxNoSpace as error:
                 return Verdict(reason="change_too_large", detail=str(error))
-            ran = await run_tests(twin, task, parsers=self.parsers, control=control)
+            ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control)
         verdict = replace(_verdict(task, ran), left_out=left_out)
         if verdict.reward == 0 or not isinstance(task.run, PytestRun):
             return replace(verdict, uncontrolled=len(task.expected)) if verdict.reward else verdict
@@ -65,13 +67,13 @@ class Judge:
             return replace(
                 verdict, reason="tampered", detail=_lie(task, f"control tests came out wrong: {', '.join(lies[:3])}")
             )
-        return await self._check_poisoned(task, change, replace(verdict, controls=len(control.expected) - len(lies)))
+        return await self._check_poisoned(task, change.diff, replace(verdict, controls=len(control.expected) - len(lies)))
 
     async def judge_in_place(self, box: Sandbox, task: Task) -> Verdict:
         """The verdict in the agent's own sandbox: weaker, since all that the agent changed there is in force."""
         control = control_file(self.dice)
-        await place_hidden_tests(box, task)
-        ran = await run_tests(box, task, parsers=self.parsers, control=control)
+        await place_hidden_tests(box, task.tree, task.hidden)
+        ran = await run_tests(box, Examination.of(task), parsers=self.parsers, control=control)
         verdict = replace(_verdict(task, ran), where="in_place", uncontrolled=len(task.expected))
         lies = control.contradictions(ran.outcomes) if isinstance(task.run, PytestRun) else ()
         if verdict.reward and lies:
@@ -79,17 +81,17 @@ class Judge:
         return verdict
 
     # --- what a twin holds ---------------------------------------------------------------------------------------------
-    async def _take_over(self, twin: Sandbox, task: Task, change: Change) -> dict[str, str]:
+    async def _take_over(self, twin: Sandbox, task: Task, change: Diff) -> tuple[LeftOut, ...]:
         gold = parse_patch(task.gold_patch)
         guard = await _guard(twin, task, gold)
         kept, left_out = guarded(change, guard)
         await twin.apply(kept, task.tree)
         await apply_patch(twin, task.tree, [patch for patch in gold if patch.path in guard.from_gold])
-        await place_hidden_tests(twin, task)
+        await place_hidden_tests(twin, task.tree, task.hidden)
         return left_out
 
     # --- controls --------------------------------------------------------------------------------------------------------
-    async def _check_poisoned(self, task: Task, change: Change, verdict: Verdict) -> Verdict:
+    async def _check_poisoned(self, task: Task, change: Diff, verdict: Verdict) -> Verdict:
         seed = self.dice.getrandbits(64)
         async with self.lease(task.spec) as twin:
             await self._take_over(twin, task, change)
@@ -111,7 +113,7 @@ class Judge:
             made = poison(source, path, task.expected, dice)
             await twin.write(f"{task.tree}/{path}", made.source.encode())
             poisoned |= made.tests
-        ran = await run_tests(twin, task, parsers=self.parsers, control=control_file(dice))
+        ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control_file(dice))
         passed = {test for test in poisoned if test in ran.outcomes and ran.outcomes[test].outcome == "passed"}
         return frozenset(poisoned), frozenset(passed)
 
@@ -120,7 +122,7 @@ class Judge:
             return False
         async with self.lease(task.spec) as twin:
             await self._place_gold(twin, task)
-            ran = await run_tests(twin, task, parsers=self.parsers, control=control)
+            ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control)
         return bool(control.contradictions(ran.outcomes))
 
     async def _gold_passes_poisoned(self, task: Task, seed: int) -> frozenset[str]:
@@ -133,7 +135,7 @@ class Judge:
 
     async def _place_gold(self, twin: Sandbox, task: Task) -> None:
         await apply_patch(twin, task.tree, parse_patch(task.gold_patch))
-        await place_hidden_tests(twin, task)
+        await place_hidden_tests(twin, task.tree, task.hidden)
 
 
 async def _guard(twin: Sandbox, task: Task, gold: tuple[FilePatch, ...]) -> Guard:

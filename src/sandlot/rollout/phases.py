@@ -86,6 +86,8 @@ class Desk:
             raise BadRequest("concurrency must be at least 1")
         self.agents = asyncio.Semaphore(agents)
         self.judges = asyncio.Semaphore(judges)
+        self.backlog = asyncio.Semaphore(2 * judges)
+        """Changes that are judged or wait for it: each may hold data."""
         self._acquiring = asyncio.Semaphore(acquiring)
         self._judges_waiting = 0
         self._free = asyncio.Event()

@@ -15,9 +15,9 @@ from sandlot.result import Result
 from sandlot.sandbox import Sandbox
 from sandlot.tasks.controls import ControlFile
 from sandlot.tasks.place import expected_files
-from sandlot.tasks.printed import Parser
+from sandlot.tasks.printed import PARSERS, Parser
 from sandlot.tasks.records import MAX_RECORD_BYTES, SECRET_BYTES, read_records
-from sandlot.tasks.task import Ending, Outcomes, PrintedRun, PytestRun, Task
+from sandlot.tasks.task import Ending, HowToRun, Outcomes, PrintedRun, PytestRun, Task
 
 OUTPUT_BYTES: Final = 65_536
 """Kept of what the tests print: for people only. A printed report may be longer, see `PRINTED_BYTES`."""
@@ -42,19 +42,38 @@ class Ran:
     """Untrusted text: the end of what was printed."""
 
 
-async def run_tests(box: Sandbox, task: Task, *, parsers: Mapping[str, Parser], control: ControlFile | None = None) -> Ran:
-    """Run the files that hold the task's expected tests, once, and read each test's ending.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What is run, and where."""
+
+    tree: str
+    """Absolute path of the task's tree in the sandbox."""
+    run: HowToRun
+    paths: tuple[str, ...]
+    """Files and directories, relative to the tree, that hold the tests; a printed run does without."""
+    limit_s: float
+
+    @classmethod
+    def of(cls, task: Task) -> Examination:
+        """The files that hold the task's expected tests."""
+        return cls(tree=task.tree, run=task.run, paths=tuple(sorted(expected_files(task))), limit_s=task.test_limit_s)
+
+
+async def run_tests(
+    box: Sandbox, what: Examination, *, parsers: Mapping[str, Parser] = PARSERS, control: ControlFile | None = None
+) -> Ran:
+    """Run the tests once and read how each one ended.
 
     Raises:
         BadRequest: the row names a parser that nobody has (the caller's fault).
         Infrastructure: the sandbox or the link failed; nothing is known of the tests. Retriable.
     """
-    if isinstance(task.run, PrintedRun):
-        return await _run_printed(box, task, task.run, parsers)
-    return await _run_pytest(box, task, task.run, control)
+    if isinstance(what.run, PrintedRun):
+        return await _run_printed(box, what, what.run, parsers)
+    return await _run_pytest(box, what, what.run, control)
 
 
-async def _run_pytest(box: Sandbox, task: Task, run: PytestRun, control: ControlFile | None) -> Ran:
+async def _run_pytest(box: Sandbox, what: Examination, run: PytestRun, control: ControlFile | None) -> Ran:
     secret = secrets.token_bytes(SECRET_BYTES)
     private = f"/tmp/{secrets.token_hex(8)}"
     runner = resources.files("sandlot.tasks.inside").joinpath("run_pytest.py").read_bytes()
@@ -64,16 +83,16 @@ async def _run_pytest(box: Sandbox, task: Task, run: PytestRun, control: Control
     request = {
         "secret": secret.hex(),
         "out": f"{private}/records",
-        "tree": task.tree,
-        "import_roots": [str(PurePosixPath(task.tree, root)) for root in run.import_roots],
+        "tree": what.tree,
+        "import_roots": [str(PurePosixPath(what.tree, root)) for root in run.import_roots],
         "control": None if control is None else f"{private}/{control.name}",
-        "arguments": [*PYTEST_ARGUMENTS, f"--rootdir={task.tree}", *run.arguments, *sorted(expected_files(task))],
+        "arguments": [*PYTEST_ARGUMENTS, f"--rootdir={what.tree}", *run.arguments, *what.paths],
     }
     result = await box.exec(
         [run.python, "-I", "-B", f"{private}/run.py"],
         stdin=json.dumps(request).encode(),
-        cwd=task.tree,
-        timeout=task.test_limit_s,
+        cwd=what.tree,
+        timeout=what.limit_s,
         cap=OUTPUT_BYTES,
     )
     try:
@@ -91,11 +110,11 @@ async def _run_pytest(box: Sandbox, task: Task, run: PytestRun, control: Control
     )
 
 
-async def _run_printed(box: Sandbox, task: Task, run: PrintedRun, parsers: Mapping[str, Parser]) -> Ran:
+async def _run_printed(box: Sandbox, what: Examination, run: PrintedRun, parsers: Mapping[str, Parser]) -> Ran:
     parser = parsers.get(run.parser)
     if parser is None:
-        raise BadRequest(f"{task.id}: no parser {run.parser!r}", hint=f"known are {', '.join(sorted(parsers))}")
-    result = await box.exec(run.script, cwd=task.tree, timeout=task.test_limit_s, merge=True, cap=PRINTED_BYTES)
+        raise BadRequest(f"no parser {run.parser!r}", hint=f"known are {', '.join(sorted(parsers))}")
+    result = await box.exec(run.script, cwd=what.tree, timeout=what.limit_s, merge=True, cap=PRINTED_BYTES)
     whole = "" if not result.truncated else f"the report is longer than {PRINTED_BYTES} bytes"
     outcomes: Mapping[str, Ending] = parser(result.stdout)
     return Ran(

@@ -22,18 +22,17 @@ async def apply_patch(box: Sandbox, tree: str, patches: Iterable[FilePatch]) -> 
         await _apply_one(box, PurePosixPath(tree), patch)
 
 
-async def place_hidden_tests(box: Sandbox, task: Task) -> None:
-    """Lay the hidden tests over the task's tree: the directory, then removals, then the diff.
+async def place_hidden_tests(box: Sandbox, tree: str, hidden: HiddenTests) -> None:
+    """Lay hidden tests over a tree in the sandbox: the directory, then removals, then the diff.
 
     Raises:
         PatchError: the diff does not fit the tree (the task's fault).
     """
-    hidden = task.hidden
     if hidden.directory is not None:
-        await box.upload(hidden.directory, task.tree)
+        await box.upload(hidden.directory, tree)
     for path in hidden.removed:
-        await box.remove(f"{task.tree}/{path}", missing_ok=True)
-    await apply_patch(box, task.tree, parse_patch(hidden.patch))
+        await box.remove(f"{tree}/{path}", missing_ok=True)
+    await apply_patch(box, tree, parse_patch(hidden.patch))
 
 
 def hidden_paths(task: Task) -> frozenset[str]:

@@ -22,6 +22,16 @@ NAMED_TESTS: Final = 20
 """Failing tests that a verdict names; the counts are always exact."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Files of an agent's change that did not reach the judge, for one reason."""
+
+    reason: str
+    files: int
+    examples: tuple[str, ...]
+    """Untrusted names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the judge found. The reward is 1.0 only for `resolved`, else 0.0."""
@@ -33,8 +43,7 @@ class Verdict:
     pass_to_pass_total: int = 0
     not_passed: tuple[str, ...] = ()
     """The first `NAMED_TESTS` expected tests that did not pass."""
-    left_out: Mapping[str, str] | None = None
-    """Paths of the agent's change that did not reach the judge, each with the reason."""
+    left_out: tuple[LeftOut, ...] = ()
     controls: int = 0
     """Control tests whose outcome was known beforehand and came out so."""
     uncontrolled: int = 0

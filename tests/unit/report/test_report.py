@@ -87,7 +87,7 @@ def test_spread_is_nearest_rank() -> None:
 
 def test_hostile_text_is_harmless_in_every_form(tmp_path: Path) -> None:
     """Names and messages from inside become text: no markup in the page, no control characters on the terminal."""
-    verdict = {"reason": EVIL, "left_out": {EVIL: EVIL}, "detail": EVIL}
+    verdict = {"reason": EVIL, "left_out": [{"reason": EVIL, "files": 2}], "detail": EVIL}
     results = [
         _result(EVIL, 0, 0.0, verdict=verdict),
         _result("b", 0, None, attempts=[_attempt(EVIL, EVIL, EVIL)]),

@@ -15,13 +15,13 @@ import pytest
 from sandlot.errors import BadRequest, WriteFailed
 from sandlot.rollout.results import Attempt, RolloutResult, decode_result, encode_result, group_results, unfinished
 from sandlot.rollout.store import RESERVE, RESULTS, RunStore, read_results, write_whole
-from sandlot.tasks.verdict import Verdict
+from sandlot.tasks.verdict import LeftOut, Verdict
 
 REQUEST = {"tasks": ["a", "b"], "agent": "gold", "per_task": 2}
 
 
 def _result(task: str, sample: int = 0, *, text: str = "") -> RolloutResult:
-    verdict = Verdict(reason="resolved", left_out={"conftest.py": "runner configuration"}, detail=text)
+    verdict = Verdict(reason="resolved", left_out=(LeftOut("runner configuration", 1, ("conftest.py",)),), detail=text)
     return RolloutResult(task=task, sample=sample, status="scored", reward=1.0, verdict=verdict, phases_s={"judge": 0.5})
 
 
