@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sandlot.errors import BadRequest, SandlotError
-from sandlot.events import EventLog
+from sandlot.events import EventLog, Scalar
 from sandlot.rollout.results import Phase
 
 
@@ -69,9 +69,9 @@ class Clocks:
             self.seconds[phase] = loop.time() - began
             self.say("rollout.phase_done", phase=phase, seconds=round(self.seconds[phase], 6))
 
-    def say(self, kind: str, **data: str | int | float | bool | None) -> None:
+    def say(self, kind: str, sandbox: str = "", **data: Scalar) -> None:
         """Append one event about this rollout."""
-        self.events.append(kind, data={"task": self.task, "sample": self.sample, **data})
+        self.events.append(kind, sandbox, {"task": self.task, "sample": self.sample, **data})
 
 
 class Desk:
