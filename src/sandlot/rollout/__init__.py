@@ -1,1 +1,29 @@
 """Runs tasks through a pool: lease, agent, quiesce, judge; every rollout ends scored or as a typed failure."""
+
+from sandlot.rollout.agents import Agent, AgentFunction, Assignment
+from sandlot.rollout.engine import Settings, rollouts
+from sandlot.rollout.judging import Judge, Judging
+from sandlot.rollout.phases import Limits
+from sandlot.rollout.recording import ContentStore
+from sandlot.rollout.results import AgentReport, Attempt, Group, RolloutResult, group_results
+from sandlot.rollout.store import RunStore, read_results, write_whole
+
+__all__ = [
+    "Agent",
+    "AgentFunction",
+    "AgentReport",
+    "Assignment",
+    "Attempt",
+    "ContentStore",
+    "Group",
+    "Judge",
+    "Judging",
+    "Limits",
+    "RolloutResult",
+    "RunStore",
+    "Settings",
+    "group_results",
+    "read_results",
+    "rollouts",
+    "write_whole",
+]

@@ -10,24 +10,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from sandlot.errors import BadRequest
-from sandlot.events import EventLog
 from sandlot.pool import Pool
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment, agent_of
-from sandlot.rollout.judging import Judge, Where
+from sandlot.rollout.judging import Judge, Judging, Where
 from sandlot.rollout.phases import Clocks, Desk, Limits, PhaseLimit
+from sandlot.rollout.recording import CallRecorder, ContentStore
 from sandlot.rollout.results import AgentReport, Attempt, RolloutResult, failed_attempt, unfinished
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
-from sandlot.tasks.change import Change, take_change
+from sandlot.tasks.change import Change
 from sandlot.tasks.task import Task
 from sandlot.tasks.verdict import Verdict
-
 
 AGENT_GRACE_S: Final = 5.0
 """On top of an agent's limit before it is cancelled: a command's own time-out comes first and keeps what it printed."""
@@ -47,6 +46,7 @@ class Settings:
     """For everything before the judge, and again for the judge."""
     limits: Limits = field(default_factory=Limits)
     where: Where = "twin"
+    """Where the judge works; `in_place` is weaker (docs/judging.md)."""
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class _Rollout:
     began: float
     attempts: list[Attempt] = field(default_factory=list)
     sandboxes: list[str] = field(default_factory=list)
+    recorders: list[CallRecorder] = field(default_factory=list)
     report: AgentReport | None = None
     change: Change | None = None
     verdict: Verdict | None = None
@@ -73,7 +74,8 @@ async def rollouts(
     per_task: int = 1,
     settings: Settings | None = None,
     finished: Iterable[RolloutResult] = (),
-    events: EventLog | None = None,
+    judge: Judging | None = None,
+    contents: ContentStore | None = None,
 ) -> AsyncIterator[RolloutResult]:
     """Run every task `per_task` times and yield each result as it finishes.
 
@@ -82,7 +84,8 @@ async def rollouts(
     Args:
         agent: gold, half, none, a command, `module:function`, a coroutine function of (sandbox, task), or an `Agent`.
         finished: results of an earlier run of the same; those rollouts are not run again.
-        events: where phases are said; None: the provider's own log.
+        judge: who turns changes into verdicts; None: `Judge`. Its sandboxes come from the same pool.
+        contents: keeps what calls carried, as files; None: their digests only. Calls are events of the provider's log.
 
     Raises:
         BadRequest: no agent, no task, or two tasks with one id (the caller's fault). A rollout's own failure is in its result.
@@ -92,26 +95,30 @@ async def rollouts(
     ids = [task.id for task in tasks]
     if len(set(ids)) < len(ids):
         raise BadRequest("two tasks have the same id")
-    engine = Engine(agent_of(agent), pool, settings or Settings(), events if events is not None else pool.provider.events)
+    engine = Engine(agent_of(agent), pool, settings or Settings(), judge=judge, contents=contents)
     by_id = {task.id: task for task in tasks}
     todo = [(by_id[task], sample) for task, sample in unfinished(ids, per_task, finished)]
-    async for result in engine.run(todo):
-        yield result
+    pool.expect(task.spec for task, _ in todo for _ in range(2))  # for its agent, and for its judge
+    async with aclosing(engine.run(todo)) as results:
+        async for result in results:
+            yield result
 
 
 class Engine:
     """The machinery of `rollouts`, for one run."""
 
-    def __init__(self, agent: Agent, pool: Pool, settings: Settings, events: EventLog) -> None:
+    def __init__(
+        self, agent: Agent, pool: Pool, settings: Settings, *, judge: Judging | None, contents: ContentStore | None
+    ) -> None:
         self._agent = agent
         self._pool = pool
         self._settings = settings
-        self._events = events
+        self._contents = contents
         judges = settings.judges if settings.judges is not None else settings.concurrency
         self._desk = Desk(agents=settings.concurrency, judges=judges, acquiring=settings.acquiring)
-        self._judge = Judge(lease=self._lease_for_judge)
+        self._judge = judge if judge is not None else Judge()
 
-    async def run(self, todo: Iterable[tuple[Task, int]]) -> AsyncIterator[RolloutResult]:
+    async def run(self, todo: Iterable[tuple[Task, int]]) -> AsyncGenerator[RolloutResult, None]:
         """Results as they finish. Closing the iterator stops what runs and gives every sandbox back."""
         results: asyncio.Queue[RolloutResult | None] = asyncio.Queue()
         supervisor = asyncio.create_task(self._supervise(deque(todo), results), name="rollouts")
@@ -135,7 +142,7 @@ class Engine:
 
     # --- one rollout -------------------------------------------------------------------------------------------------
     async def _run(self, task: Task, sample: int, results: asyncio.Queue[RolloutResult | None]) -> None:
-        clocks = Clocks(self._events, task.id, sample)
+        clocks = Clocks(self._pool.provider.events, task.id, sample)
         rollout = _Rollout(task, sample, clocks, time.time(), asyncio.get_running_loop().time())
         clocks.say("rollout.started")
         try:
@@ -158,18 +165,22 @@ class Engine:
         for left in reversed(range(self._settings.tries)):
             began = asyncio.get_running_loop().time()
             try:
-                return await self._work(rollout)
+                await self._work(rollout)
+                return
             except Exception as error:  # noqa: BLE001 - the edge of one rollout: whatever it is ends in its result, typed
                 if not self._again(rollout, error, began, left):
-                    return None
+                    return
 
     async def _until_judged(self, rollout: _Rollout, change: Change) -> None:
+        def lease(spec: Spec) -> AbstractAsyncContextManager[Sandbox]:
+            return self._lease_for_judge(rollout, spec)
+
         async with self._desk.judges:
             for left in reversed(range(self._settings.tries)):
                 began = asyncio.get_running_loop().time()
                 try:
                     async with rollout.clocks.run("judge", self._settings.limits.judge_s):
-                        rollout.verdict = await self._judge.judge(rollout.task, change)
+                        rollout.verdict = await self._judge.judge(rollout.task, change, lease)
                     return
                 except Exception as error:  # noqa: BLE001 - as above
                     if not self._again(rollout, error, began, left):
@@ -196,12 +207,12 @@ class Engine:
         async with AsyncExitStack() as stack:
             async with clocks.run("acquire", limits.acquire_s), self._desk.acquire_turn():
                 box = await stack.enter_async_context(self._pool.lease(task.spec))
-            rollout.sandboxes.append(box.name)
+            self._record(rollout, box)
             rollout.report = await self._solve(box, rollout)
             async with clocks.run("quiesce", limits.quiesce_s):
                 await box.quiesce()
                 if self._settings.where == "twin":
-                    rollout.change = await take_change(box, task.tree)
+                    rollout.change = await self._judge.take(box, task)
             if self._settings.where == "in_place":
                 async with self._desk.judges, clocks.run("judge", limits.judge_s):
                     rollout.verdict = await self._judge.judge_in_place(box, task)
@@ -217,11 +228,17 @@ class Engine:
             return AgentReport("timed_out", None, limit_s)
 
     @asynccontextmanager
-    async def _lease_for_judge(self, spec: Spec) -> AsyncIterator[Sandbox]:
+    async def _lease_for_judge(self, rollout: _Rollout, spec: Spec) -> AsyncIterator[Sandbox]:
         async with AsyncExitStack() as stack:
             async with self._desk.judge_turn():
                 box = await stack.enter_async_context(self._pool.lease(spec))
+            self._record(rollout, box)
             yield box
+
+    def _record(self, rollout: _Rollout, box: Sandbox) -> None:
+        rollout.sandboxes.append(box.name)
+        box.recorder = recorder = CallRecorder(rollout.clocks, box.name, self._contents)
+        rollout.recorders.append(recorder)
 
     def _result(self, rollout: _Rollout) -> RolloutResult:
         verdict = rollout.verdict
@@ -236,5 +253,6 @@ class Engine:
             phases_s={phase: round(seconds, 6) for phase, seconds in rollout.clocks.seconds.items()},
             sandboxes=tuple(rollout.sandboxes),
             started_s=rollout.started_s,
+            calls=sum(recorder.calls for recorder in rollout.recorders),
             seconds=round(asyncio.get_running_loop().time() - rollout.began, 6),
         )

@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from sandlot.errors import SandboxFileError, SandboxNoSpace
 from sandlot.sandbox import Diff, Sandbox
 from sandlot.spec import Spec
-from sandlot.tasks.change import Change, guarded
+from sandlot.tasks.change import Change, guarded, take_change
 from sandlot.tasks.controls import ControlFile, control_file, poison
 from sandlot.tasks.examine import Examination, Ran, run_tests
 from sandlot.tasks.patch import FilePatch, parse_patch, touched
@@ -29,6 +29,21 @@ from sandlot.tasks.task import PytestRun, Task
 from sandlot.tasks.verdict import LeftOut, Verdict, judge
 
 Lease = Callable[[Spec], AbstractAsyncContextManager[Sandbox]]
+
+
+class Judging(Protocol):
+    """What the engine needs of a judge. One serves many rollouts at once."""
+
+    async def take(self, box: Sandbox, task: Task) -> Change:
+        """The agent's change, from its sandbox, when nothing of the agent runs any more."""
+
+    async def judge(self, task: Task, change: Change, lease: Lease) -> Verdict:
+        """The verdict on a change, in clean sandboxes from `lease`. Judging again must be safe."""
+
+    async def judge_in_place(self, box: Sandbox, task: Task) -> Verdict:
+        """The verdict in the agent's own sandbox."""
+
+
 Where = Literal["twin", "in_place"]
 
 UNCONFIRMED: Final = "not confirmed, since the task has no gold patch"
@@ -36,14 +51,16 @@ UNCONFIRMED: Final = "not confirmed, since the task has no gold patch"
 
 @dataclass(slots=True, kw_only=True)
 class Judge:
-    """Turns a task and an agent's change into a verdict. One serves many rollouts at once."""
+    """The judge described above."""
 
-    lease: Lease
-    """Gives a clean sandbox of a spec."""
     parsers: Mapping[str, Parser] = field(default_factory=lambda: PARSERS)
     dice: random.Random = field(default_factory=random.SystemRandom)
 
-    async def judge(self, task: Task, change: Change) -> Verdict:
+    async def take(self, box: Sandbox, task: Task) -> Change:
+        """All that differs from the image in the task's tree."""
+        return await take_change(box, task.tree)
+
+    async def judge(self, task: Task, change: Change, lease: Lease) -> Verdict:
         """The verdict on a change, in clean twins.
 
         Raises:
@@ -53,7 +70,7 @@ class Judge:
         if change.diff is None:
             return Verdict(reason="change_too_large", detail=change.too_large)
         control = control_file(self.dice)
-        async with self.lease(task.spec) as twin:
+        async with lease(task.spec) as twin:
             try:
                 left_out = await self._take_over(twin, task, change.diff)
             except SandboxNoSpace as error:
@@ -63,11 +80,13 @@ class Judge:
         if verdict.reward == 0 or not isinstance(task.run, PytestRun):
             return replace(verdict, uncontrolled=len(task.expected)) if verdict.reward else verdict
         lies = control.contradictions(ran.outcomes)
-        if lies and not await self._contradicts_gold(task, control):
+        if lies and not await self._contradicts_gold(task, lease, control):
             return replace(
                 verdict, reason="tampered", detail=_lie(task, f"control tests came out wrong: {', '.join(lies[:3])}")
             )
-        return await self._check_poisoned(task, change.diff, replace(verdict, controls=len(control.expected) - len(lies)))
+        return await self._check_poisoned(
+            task, change.diff, lease, replace(verdict, controls=len(control.expected) - len(lies))
+        )
 
     async def judge_in_place(self, box: Sandbox, task: Task) -> Verdict:
         """The verdict in the agent's own sandbox: weaker, since all that the agent changed there is in force."""
@@ -91,13 +110,13 @@ class Judge:
         return left_out
 
     # --- controls --------------------------------------------------------------------------------------------------------
-    async def _check_poisoned(self, task: Task, change: Diff, verdict: Verdict) -> Verdict:
+    async def _check_poisoned(self, task: Task, change: Diff, lease: Lease, verdict: Verdict) -> Verdict:
         seed = self.dice.getrandbits(64)
-        async with self.lease(task.spec) as twin:
+        async with lease(task.spec) as twin:
             await self._take_over(twin, task, change)
             poisoned, passed = await self._run_poisoned(twin, task, seed)
         if passed:
-            passed -= await self._gold_passes_poisoned(task, seed)
+            passed -= await self._gold_passes_poisoned(task, lease, seed)
         if passed:
             return replace(verdict, reason="tampered", detail=_lie(task, f"passed though made to fail: {min(passed)}"))
         return replace(verdict, controls=verdict.controls + len(poisoned), uncontrolled=len(set(task.expected) - poisoned))
@@ -117,18 +136,18 @@ class Judge:
         passed = {test for test in poisoned if test in ran.outcomes and ran.outcomes[test].outcome == "passed"}
         return frozenset(poisoned), frozenset(passed)
 
-    async def _contradicts_gold(self, task: Task, control: ControlFile) -> bool:
+    async def _contradicts_gold(self, task: Task, lease: Lease, control: ControlFile) -> bool:
         if not task.gold_patch:
             return False
-        async with self.lease(task.spec) as twin:
+        async with lease(task.spec) as twin:
             await self._place_gold(twin, task)
             ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control)
         return bool(control.contradictions(ran.outcomes))
 
-    async def _gold_passes_poisoned(self, task: Task, seed: int) -> frozenset[str]:
+    async def _gold_passes_poisoned(self, task: Task, lease: Lease, seed: int) -> frozenset[str]:
         if not task.gold_patch:
             return frozenset()
-        async with self.lease(task.spec) as twin:
+        async with lease(task.spec) as twin:
             await self._place_gold(twin, task)
             _, passed = await self._run_poisoned(twin, task, seed)
         return passed
@@ -142,9 +161,8 @@ async def _guard(twin: Sandbox, task: Task, gold: tuple[FilePatch, ...]) -> Guar
     roots = task.run.import_roots if isinstance(task.run, PytestRun) else (".",)
     present: set[str] = set()
     for root in roots:
-        for entry in (await twin.list(f"{task.tree}/{root}")).entries:
-            name = str(entry.path)
-            present.add(name if root == "." else f"{root}/{name}")
+        for entry in await twin.list(f"{task.tree}/{root}"):
+            present.add(entry.path if root == "." else f"{root}/{entry.path}")
     return guard_for(hidden=hidden_paths(task), gold=touched(gold), import_roots=roots, present=present)
 
 

@@ -69,5 +69,6 @@ class CallRecorder:
             data[f"{name}_sha256"] = digest
             if self.contents is not None:
                 self.contents.keep(digest, record.contents[name])
-        self.clocks.say("exec" if result is not None or record.kind in ("exec", "start", "stream") else "file", self.sandbox, **data)
-
+        self.clocks.say(
+            "exec" if result is not None or record.kind in ("exec", "start", "stream") else "file", self.sandbox, **data
+        )

@@ -137,10 +137,11 @@ class Diff:
             content[at : at + count] = self._spool.read(position, count)
         return bytes(content)
 
-    def filter(self, keep: Callable[[str], bool]) -> Diff:
+    def filter(self, keep: Callable[[str], bool], *, merge: Callable[[str], bool] = lambda path: False) -> Diff:
         """Only the entries whose path `keep` accepts, with the directories above them.
 
-        A hard link whose first name is left out becomes a file of its own. The copy shares this diff's data.
+        A hard link whose first name is left out becomes a file of its own. A directory that replaced another, and that `merge`
+        accepts, keeps the other's content when it is applied. The copy shares this diff's data.
         """
         names = {entry.path: entry for entry in self.entries}
         kept = {entry.path for entry in self.entries if keep(os.fsdecode(entry.path))}
@@ -152,6 +153,8 @@ class Diff:
             if entry.kind == "hard" and entry.target not in kept:
                 first = names[entry.target or b""]
                 chosen.append(replace(first, path=entry.path, wire=with_fields(first.wire, path=entry.path)))
+            elif entry.wire.opaque and merge(os.fsdecode(entry.path)):
+                chosen.append(replace(entry, wire=with_fields(entry.wire, opaque=False)))
             else:
                 chosen.append(entry)
         return Diff(tuple(chosen), self._spool)

@@ -55,7 +55,7 @@ def guarded(diff: Diff, guard: Guard) -> tuple[Diff, tuple[LeftOut, ...]]:
 
     def keep(path: str) -> bool:
         reason = guard.reason(path) if path else None
-        if reason is None and guard.replaces_directory(path):
+        if guard.replaces_directory(path):
             if kinds[path] == "dir":
                 return False  # it comes along when something below it is kept
             reason = "directory of hidden tests"
@@ -63,5 +63,5 @@ def guarded(diff: Diff, guard: Guard) -> tuple[Diff, tuple[LeftOut, ...]]:
             left_out.setdefault(reason, []).append(path)
         return reason is None
 
-    kept = diff.filter(keep, keep_content=guard.replaces_directory)
+    kept = diff.filter(keep, merge=guard.replaces_directory)
     return kept, tuple(LeftOut(reason, len(paths), tuple(paths[:EXAMPLES])) for reason, paths in left_out.items())

@@ -22,7 +22,7 @@ from sandlot.tasks.task import Ending
 CONTROL_TESTS: Final = 8
 """Tests of a control file: a blind guess at the pattern is right once in 2**8, and it is never all-pass or all-fail."""
 
-_WORDS: Final = tuple(
+_WORDS: Final = ("parse", "render", "merge", "split", "index", "empty", "nested", "value", "token", "order", "cache", "limit")
     [
         "parse",
         "render",

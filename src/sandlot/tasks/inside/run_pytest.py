@@ -9,12 +9,13 @@ has as well; the key is replaced after every record, so that code which finds to
 
 import hashlib
 import hmac
+import importlib
 import importlib.util
 import json
 import os
 import pathlib
 import sys
-from typing import Any, List, Optional  # noqa: UP035 - any Python 3
+from typing import Any
 
 import pytest
 
@@ -51,19 +52,18 @@ def reason_of(report: Any) -> str:
 class Reporter:
     """A pytest plugin: says what each test did, and adds the judge's own control tests."""
 
-    def __init__(self, channel: Channel, control: Optional[str]) -> None:
+    def __init__(self, channel: Channel, control: str | None) -> None:
         self._channel = channel
         self._control = control
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: List[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         if self._control is None:
             return
         try:
             module = pytest.Module.from_parent(session, path=pathlib.Path(self._control))
         except TypeError:  # before pytest 7
-            import py
-
+            py = importlib.import_module("py")
             module = pytest.Module.from_parent(session, fspath=py.path.local(self._control))
         extra = list(session.genitems(module))
         items[:] = extra[::2] + items + extra[1::2]
@@ -86,7 +86,7 @@ class Reporter:
         self._channel.say("done", nodeid)
 
 
-def release_shadowed(roots: List[str]) -> None:
+def release_shadowed(roots: list[str]) -> None:
     """Forget modules of the environment that the tree brings itself, so that tests get the tree's (a project that pytest
     uses)."""
     names = set()

@@ -93,9 +93,7 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
     what = Examination(tree=TREE, run=run, paths=layout.tests, limit_s=recipe.test_limit_s)
     hidden = HiddenTests(directory=work / "hidden", removed=difference.removed_tests)
     spec = Spec(image="host", layers=(str(work / "layer"),), env=ENVIRONMENT_OF_TASKS, workdir=TREE)
-    found = await calibrate(
-        pool.lease, spec, what, hidden, difference.patch, versions=(recipe.old, recipe.new)
-    )
+    found = await calibrate(pool.lease, spec, what, hidden, difference.patch, versions=(recipe.old, recipe.new))
     row = SweRow(
         instance_id=recipe.id,
         problem_statement=difference.statement,

@@ -1,4 +1,5 @@
-"""Which tests the change repairs and which it must keep: found by running both, several times, under the judge's own conditions."""
+"""Which tests the change repairs and which it must keep: found by running both, several times, under the judge's own
+conditions."""
 
 from __future__ import annotations
 
@@ -110,14 +111,16 @@ def _check_whole(runs: Sequence[Ran]) -> None:
     for ran in runs:
         if ran.cut_short:
             said = ran.output.strip().splitlines()[-1:]
-            raise Unsuitable(f"a run of the tests did not come to its end: {ran.cut_short}" + (f" ({said[0][:200]})" if said else ""))
+            why = f"{ran.cut_short} ({said[0][:200]})" if said else ran.cut_short
+            raise Unsuitable(f"a run of the tests did not come to its end: {why}")
 
 
 def _check_enough(found: Calibration, after: Ran) -> None:
     repaired, kept = len(found.fail_to_pass), len(found.pass_to_pass)
-    if repaired < MIN_FAIL_TO_PASS or kept < MIN_PASS_TO_PASS:
-        broken = next(iter(after.collect_errors.values()), "")
-        raise Unsuitable(
-            f"{repaired} tests are repaired and {kept} pass in both; at least {MIN_FAIL_TO_PASS} and {MIN_PASS_TO_PASS} are needed"
-            + (f" (some could not be collected: {broken[:200]})" if broken else "")
-        )
+    if repaired >= MIN_FAIL_TO_PASS and kept >= MIN_PASS_TO_PASS:
+        return
+    broken = next(iter(after.collect_errors.values()), "")
+    raise Unsuitable(
+        f"{repaired} tests are repaired and {kept} pass in both; {MIN_FAIL_TO_PASS} and {MIN_PASS_TO_PASS} are needed"
+        + (f" (some could not be collected: {broken[:200]})" if broken else "")
+    )

@@ -1,4 +1,5 @@
-"""The client's registry settings, handed to pip inside a sandbox as variables: the sandbox sees nothing of the client by itself."""
+"""The client's registry settings, handed to pip inside a sandbox as variables: the sandbox sees nothing of the client by
+itself."""
 
 from __future__ import annotations
 

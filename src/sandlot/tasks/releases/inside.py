@@ -42,9 +42,7 @@ _UNPACK: Final = textwrap.dedent("""\
     (top,) = [path for path in work.iterdir() if path.is_dir()]
     shutil.move(str(top), target)
     """)
-_EXTRAS: Final = (
-    "import sys; from importlib.metadata import distribution; print(*distribution(sys.argv[1]).metadata.get_all('Provides-Extra') or ())"
-)
+_EXTRAS: Final = "import sys; from importlib.metadata import distribution; print(*distribution(sys.argv[1]).metadata.get_all('Provides-Extra') or ())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,21 @@ async def fetch(box: Sandbox, project: str, version: str, sha256: str | None) ->
         BuildFailed: it is not there, it has no source distribution, or its hash is another.
     """
     folder = f"{_WORK}/{version}"
-    command = [PYTHON, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, f"{project}=={version}"]
+    command = [
+        PYTHON,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        folder,
+        f"{project}=={version}",
+    ]
     await _step(box, command, f"downloading {project} {version}")
-    names = [entry.name for entry in (await box.list(folder)).entries]
+    names = [entry.name for entry in await box.list(folder)]
     if len(names) != 1:
         raise BuildFailed(f"{project} {version}: expected one archive, found {len(names)}")
     archive = f"{folder}/{names[0]}"

@@ -15,7 +15,8 @@ _SHA256: Final = re.compile(r"^[0-9a-f]{64}$")
 
 
 class Unsuitable(SandlotError):
-    """These two releases make no task: too little changed, nothing fails before and passes after, or half of the change is enough."""
+    """These two releases make no task: too little changed, nothing fails before and passes after, or half of the change is
+    enough."""
 
     kind = "unsuitable"
 
@@ -74,7 +75,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     unstable: tuple[str, ...]
     """Not the same in every run: in neither list."""
     set_aside: dict[str, str]
-    """Repaired by the change, but telling nothing about behaviour: only an import, a name or the version number fails. By reason."""
+    """Repaired by the change, but telling nothing about behaviour: only an import, a name or the version number fails. By
+    reason."""
     seconds: float
     """Of one run, the median."""
 

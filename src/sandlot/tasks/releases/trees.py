@@ -44,10 +44,7 @@ def find_layout(recipe: Recipe, old: Path, new: Path) -> Layout:
         Unsuitable: no tests or no packages are found, or a path of the recipe is in neither tree.
     """
     tests = recipe.test_paths or _find_tests(new)
-    if recipe.import_roots is not None:
-        roots = recipe.import_roots
-    else:
-        roots = ("src",) if _packages(new / "src") else (".",)
+    roots = recipe.import_roots or (("src",) if _packages(new / "src") else (".",))
     sources = recipe.source_paths or tuple(
         str(PurePosixPath(root, name)) for root in roots for name in sorted(_packages(new / root) | _packages(old / root))
     )
@@ -99,7 +96,19 @@ def _packages(top: Path) -> set[str]:
     """Importable things right below `top`, tests and set-up files left out."""
     if not top.is_dir():
         return set()
-    skip = {"tests", "test", "testing", "docs", "doc", "examples", "benchmarks", "setup.py", "conftest.py", "noxfile.py", "tasks.py"}
+    skip = {
+        "tests",
+        "test",
+        "testing",
+        "docs",
+        "doc",
+        "examples",
+        "benchmarks",
+        "setup.py",
+        "conftest.py",
+        "noxfile.py",
+        "tasks.py",
+    }
     packages = {path.parent.name for path in top.glob("*/__init__.py")}
     modules = {path.name for path in top.glob("*.py") if not path.name.startswith("test_")}
     return (packages | modules) - skip
