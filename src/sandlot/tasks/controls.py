@@ -23,24 +23,6 @@ CONTROL_TESTS: Final = 8
 """Tests of a control file: a blind guess at the pattern is right once in 2**8, and it is never all-pass or all-fail."""
 
 _WORDS: Final = ("parse", "render", "merge", "split", "index", "empty", "nested", "value", "token", "order", "cache", "limit")
-    [
-        "parse",
-        "render",
-        "merge",
-        "split",
-        "index",
-        "empty",
-        "nested",
-        "value",
-        "token",
-        "order",
-        "cache",
-        "limit",
-        "range",
-        "state",
-        "match",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
