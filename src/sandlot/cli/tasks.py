@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sandlot.backends.local.images.cache import cache_dir
+from sandlot.backends.local.runtime import cache_dir
 from sandlot.cli.failures import one_line
 from sandlot.cli.output import json_option, print_json, print_table, say
 from sandlot.cli.running import run

@@ -76,7 +76,7 @@ async def rollouts(
     finished: Iterable[RolloutResult] = (),
     judge: Judging | None = None,
     contents: ContentStore | None = None,
-) -> AsyncIterator[RolloutResult]:
+) -> AsyncGenerator[RolloutResult, None]:
     """Run every task `per_task` times and yield each result as it finishes.
 
     Leave the loop early only inside `contextlib.aclosing`, so that what is running is stopped at once.

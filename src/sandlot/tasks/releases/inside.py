@@ -26,7 +26,23 @@ PYTHON: Final = f"{ENVIRONMENT}/bin/python"
 
 STEP_LIMIT_S: Final = 900.0
 _WORK: Final = "/tmp/releases"
-_TEST_EXTRAS: Final = textwrap.dedent("""\
+_TEST_EXTRAS: Final = ("test", "tests", "testing")
+
+# Tar and zip members are hostile input even here: the `data` filter refuses what points out of the folder.
+_UNPACK: Final = textwrap.dedent("""\
+    import pathlib, shutil, sys, tarfile, zipfile
+    archive, target = sys.argv[1:]
+    work = pathlib.Path(target + ".unpacking")
+    if archive.endswith(".zip"):
+        zipfile.ZipFile(archive).extractall(work)
+    elif hasattr(tarfile, "data_filter"):
+        tarfile.open(archive).extractall(work, filter="data")
+    else:
+        tarfile.open(archive).extractall(work)
+    (top,) = [path for path in work.iterdir() if path.is_dir()]
+    shutil.move(str(top), target)
+    """)
+_EXTRAS: Final = textwrap.dedent("""\
     import sys
     from importlib.metadata import distribution
     print(*distribution(sys.argv[1]).metadata.get_all("Provides-Extra") or ())
