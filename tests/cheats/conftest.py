@@ -17,6 +17,7 @@ from sandlot.rollout import RolloutResult, Settings, rollouts
 from sandlot.rollout.agents import Agent
 from sandlot.spec import Spec
 from sandlot.tasks import HiddenTests, PytestRun, Task
+from sandlot.tasks.patch import diff_trees
 
 RunOne = Callable[..., Awaitable[RolloutResult]]
 
@@ -32,29 +33,19 @@ def mean(values):
     return sum(values) / 2
 
 
+def smallest(values):
+    return min(values)
+
+
+def count(values):
+    return len(values)
+
+
 def largest(values):
     return values[0]
 '''
 
-GOLD = """\
---- a/calc/__init__.py
-+++ b/calc/__init__.py
-@@ -7,7 +7,7 @@
-
-
- def mean(values):
--    return sum(values) / 2
-+    return sum(values) / len(values)
-
-
- def largest(values):
-@@ -11,4 +11,4 @@
-
-
- def largest(values):
--    return values[0]
-+    return max(values)
-""".replace("\n\n", "\n \n")
+FIXED = SOURCE.replace("/ 2", "/ len(values)").replace("values[0]", "max(values)")
 
 TESTS = """
 import unittest
@@ -125,12 +116,12 @@ def task(layer: Path, tmp_path: Path) -> Task:
             image="host", layers=(str(layer),), env={"PATH": "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"}, workdir="/testbed"
         ),
         problem="Means are wrong.",
-        gold_patch=GOLD,
+        gold_patch=diff_trees({"calc/__init__.py": SOURCE.encode()}, {"calc/__init__.py": FIXED.encode()}),
         hidden=HiddenTests(directory=hidden),
         fail_to_pass=tuple(f"tests/test_calc.py::{name}" for name in NAMES),
         pass_to_pass=("tests/test_calc.py::test_total",),
         run=PytestRun(python="/opt/env/bin/python"),
-        test_limit_s=60.0,
+        test_limit_s=20.0,
     )
 
 
