@@ -44,7 +44,7 @@ $(STAMPS)/install: $(STAMPS)/packages pyproject.toml hatch_build.py | daemon
 	@touch $@
 
 demo: setup ## the main job: rollouts on real tasks, and their result
-	@$(BIN)/sandlot run examples/tasks.jsonl --agent gold --per-task 4 --out $(DEMO_OUT)
+	@$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
 test: lint test-rust test-python ## every check and every test
 

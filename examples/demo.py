@@ -1,0 +1,71 @@
+"""The main job, end to end: make tasks from real releases, roll them out with three yardsticks, compare with what must come out.
+
+    python examples/demo.py [--out FOLDER] [--per-task N]
+
+Every step is a `sandlot` command that is shown before it runs. Stopped and started again it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+EXPECTED = {"gold": 1.0, "none": 0.0, "half": 0.0}
+RECIPES = Path(__file__).with_name("releases.jsonl")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    parser.add_argument("--per-task", type=int, default=4)
+    options = parser.parse_args()
+    tasks = options.out / "tasks"
+    _sandlot("tasks", "from-releases", "--list", str(RECIPES), "--out", str(tasks))
+    file = tasks / "tasks.jsonl"
+    # Other tasks are another run: the folder's name says which these are.
+    runs = options.out / f"run-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"
+    cores = os.cpu_count() or 1
+    reports = {}
+    for agent in EXPECTED:
+        words = ("run", str(file), "--agent", agent, "--per-task", str(options.per_task), "--out", str(runs / agent))
+        reports[agent] = _sandlot(*words, "--concurrency", str(2 * cores), "--judges", str(cores))
+    return _compare(reports)
+
+
+def _sandlot(*words: str) -> dict[str, Any]:
+    """Run one command; what it says on standard output, as JSON. Exit code 1 is an answer ("no"), others end the demo."""
+    print(f"$ sandlot {' '.join(words)}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "sandlot.cli.main", *words, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode > 1 or not done.stdout:
+        sys.exit(done.returncode or 1)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _compare(answers: dict[str, dict[str, Any]]) -> int:
+    """Print the table; 0 only if it is what it must be."""
+    right = True
+    print(f"{'agent':8}{'tasks':>6}{'rollouts':>10}{'reward':>8}{'must be':>9}{'lost':>6}{'left':>6}  report")
+    for agent, answer in answers.items():
+        report = answer["report"]
+        rewards = [row["mean_reward"] for row in report["tasks"]]
+        left = report["sandboxes"].get("left")
+        mean = report["mean_reward"]
+        right &= bool(rewards) and set(rewards) == {EXPECTED[agent]} and report["lost"] == 0 and left == 0
+        right &= report["finished"] == report["asked"]
+        said = "-" if mean is None else f"{mean:.3g}"
+        counts = f"{len(rewards):6}{report['finished']:10}{said:>8}{EXPECTED[agent]:9.0f}{report['lost']:6}{left!s:>6}"
+        print(f"{agent:8}{counts}  {Path(answer['out']) / 'report.html'}")
+    print("as it must be" if right else "NOT as it must be")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
