@@ -35,7 +35,7 @@ def main() -> int:
     for agent in EXPECTED:
         words = ("run", str(file), "--agent", agent, "--per-task", str(options.per_task), "--out", str(runs / agent))
         reports[agent] = _sandlot(*words, "--concurrency", str(2 * cores), "--judges", str(cores))
-    return _compare(reports)
+    return _compare(reports, wanted=sum(bool(line.strip()) for line in RECIPES.read_text().splitlines()))
 
 
 def _sandlot(*words: str) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def _sandlot(*words: str) -> dict[str, Any]:
     return answer
 
 
-def _compare(answers: dict[str, dict[str, Any]]) -> int:
-    """Print the table; 0 only if it is what it must be."""
+def _compare(answers: dict[str, dict[str, Any]], *, wanted: int) -> int:
+    """Print the table; 0 only if it is what it must be, for as many tasks as there are recipes."""
     right = True
     print(f"{'agent':8}{'tasks':>6}{'rollouts':>10}{'reward':>8}{'must be':>9}{'lost':>6}{'left':>6}  report")
     for agent, answer in answers.items():
@@ -58,7 +58,7 @@ def _compare(answers: dict[str, dict[str, Any]]) -> int:
         rewards = [row["mean_reward"] for row in report["tasks"]]
         left = report["sandboxes"].get("left")
         mean = report["mean_reward"]
-        right &= bool(rewards) and set(rewards) == {EXPECTED[agent]} and report["lost"] == 0 and left == 0
+        right &= len(rewards) == wanted and set(rewards) == {EXPECTED[agent]} and report["lost"] == 0 and left == 0
         right &= report["finished"] == report["asked"]
         said = "-" if mean is None else f"{mean:.3g}"
         counts = f"{len(rewards):6}{report['finished']:10}{said:>8}{EXPECTED[agent]:9.0f}{report['lost']:6}{left!s:>6}"
