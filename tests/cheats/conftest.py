@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import sandlot
+from sandlot.opening import local
 from sandlot.pool import Pool
 from sandlot.rollout import RolloutResult, Settings, rollouts
 from sandlot.rollout.agents import Agent
@@ -128,7 +128,7 @@ def task(layer: Path, tmp_path: Path) -> Task:
 @pytest.fixture
 async def pool() -> AsyncIterator[Pool]:
     """Sandboxes of this machine."""
-    async with sandlot.local() as provider, Pool(provider) as pool:
+    async with local() as provider, Pool(provider) as pool:
         yield pool
     assert provider.closing is not None
     assert provider.closing.left == ()
