@@ -1,7 +1,23 @@
 """For all tests."""
 
 import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests import calc
 
 # pytest-asyncio asks for the current event loop before it brings its own. Up to Python 3.13 the answer is a new loop
 # that nobody closes, unless it has been said that there is none.
 asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def calc_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small task's tree and environment (`tests/calc.py`)."""
+    python = calc.system_python()
+    if python is None:
+        pytest.skip("this machine's system has no Python")
+    top = tmp_path_factory.mktemp("layer")
+    calc.make_layer(top, python)
+    return top

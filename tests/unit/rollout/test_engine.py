@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
-from sandlot.errors import BadRequest, Capacity, TransportLost
 from sandlot.pool import Pool, PoolLimits
 from sandlot.provider import Provider
+from sandlot.testing.fake import FakeBackend, Point
+
+from sandlot.errors import BadRequest, Capacity, TransportLost
 from sandlot.rollout import Limits, RolloutResult, Settings, group_results, rollouts
 from sandlot.rollout.judging import Lease
 from sandlot.sandbox import Sandbox
@@ -20,7 +21,6 @@ from sandlot.spec import Spec
 from sandlot.tasks.change import Change
 from sandlot.tasks.task import Task
 from sandlot.tasks.verdict import Verdict
-from sandlot.testing.fake import FakeBackend, Point
 
 pytestmark = [pytest.mark.looptime, pytest.mark.asyncio]
 
@@ -86,7 +86,10 @@ async def test_every_task_is_run_as_often_as_asked() -> None:
     """Groups are whole, and each phase is timed."""
     async with _pool(FakeBackend()) as pool:
         results = await _all(pool, _tasks("a", "b"), _agent(), per_task=3)
-    assert [(group.task, len(group.results), group.mean_reward) for group in group_results(results)] == [("a", 3, 1.0), ("b", 3, 1.0)]
+    assert [(group.task, len(group.results), group.mean_reward) for group in group_results(results)] == [
+        ("a", 3, 1.0),
+        ("b", 3, 1.0),
+    ]
     assert {result.status for result in results} == {"scored"}
     assert all({"acquire", "agent", "quiesce", "judge"} == set(result.phases_s) for result in results)
     assert all(len(result.sandboxes) == 2 for result in results)
@@ -238,7 +241,9 @@ async def test_events_tell_each_phase() -> None:
     async with _pool(FakeBackend()) as pool:
         await _all(pool, _tasks("a"), _agent())
         told = [(event.kind, event.data.get("phase")) for event in pool.provider.events if event.kind.startswith("rollout.")]
-    phases = [(kind, phase) for phase in ("acquire", "agent", "quiesce", "judge") for kind in ("rollout.phase", "rollout.phase_done")]
+    phases = [
+        (kind, phase) for phase in ("acquire", "agent", "quiesce", "judge") for kind in ("rollout.phase", "rollout.phase_done")
+    ]
     assert told == [("rollout.started", None), *phases, ("rollout.ended", None)]
 
 
@@ -248,5 +253,3 @@ async def test_calls_that_cannot_work_are_refused(tasks: list[str], per_task: in
     async with _pool(FakeBackend()) as pool:
         with pytest.raises(BadRequest):
             await _all(pool, _tasks(*tasks), _agent(), per_task=per_task)
-
-

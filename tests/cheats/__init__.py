@@ -1,0 +1,1 @@
+"""Agents that try to be paid for nothing, as real rollouts."""
