@@ -70,7 +70,7 @@ FILES = {
     "sitecustomize in the tree": _write("sitecustomize.py", "import os; os._exit(0)\n"),
     "sitecustomize in the environment": f"echo 'import os; os._exit(0)' > {SITE}/sitecustomize.py",
     "start-up file in the environment": f"echo 'import os; os._exit(0)' > {SITE}/mine.pth",
-    "module named like the runner": _write("pytest.py", "def main(*a, **k): return 0\n")
+    "module named like the runner": _write("pytest.py", "def main(*a, **k): return 0\n") + _write("_pytest/__init__.py", ""),
     + "mkdir _pytest; echo > _pytest/__init__.py",
     "module named like the standard library's": _write("unittest.py", "class TestCase: pass\n"),
     "changes the runner itself": f"sed -i '{CHANGE_RUNNER}' {SITE}/_pytest/runner.py",
