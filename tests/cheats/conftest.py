@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sandlot.pool import Pool
 
-from sandlot.opening import local
+import sandlot
+from sandlot.pool import Pool
 from sandlot.rollout import RolloutResult, Settings, rollouts
 from sandlot.rollout.agents import Agent
 from sandlot.tasks import Task, read_tasks
@@ -27,7 +27,7 @@ def task(calc_layer: Path, tmp_path: Path) -> Task:
 @pytest.fixture
 async def pool() -> AsyncIterator[Pool]:
     """Sandboxes of this machine."""
-    async with local() as provider, Pool(provider) as pool:
+    async with sandlot.local() as provider, Pool(provider) as pool:
         yield pool
     assert provider.closing is not None
     assert provider.closing.left == ()

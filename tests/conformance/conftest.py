@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
 from sandlot.backends.local import LocalBackend
+from sandlot.provider import Provider
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
 from sandlot.testing.conformance import MakeBox

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
 import sandlot
+from sandlot.provider import Provider
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
 import sandlot
 from sandlot.backends.base import Gone, Grant
 from sandlot.backends.local import LocalBackend
 from sandlot.backends.local.runtime import hosts, runtime_dir
 from sandlot.errors import Closed, SandboxGone, Unsupported
+from sandlot.provider import Provider
 from sandlot.spec import Spec
 
 SPEC = Spec(image="host", memory="64MiB", limits="best-effort")

@@ -13,10 +13,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
 import sandlot
 from sandlot.errors import ImageInvalid
+from sandlot.provider import Provider
 from sandlot.spec import Spec
 from tests.images.build import archive, image
 from tests.images.oci import ImageConfig, Layout

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from sandlot.pool import Pool, PoolLimits
-from sandlot.provider import Provider
-from sandlot.testing.fake import FakeBackend, Point
 
 from sandlot.errors import BadRequest, Capacity, TransportLost
+from sandlot.pool import Pool, PoolLimits
+from sandlot.provider import Provider
 from sandlot.rollout import Limits, RolloutResult, Settings, group_results, rollouts
 from sandlot.rollout.judging import Lease
 from sandlot.sandbox import Sandbox
@@ -21,6 +20,7 @@ from sandlot.spec import Spec
 from sandlot.tasks.change import Change
 from sandlot.tasks.task import Task
 from sandlot.tasks.verdict import Verdict
+from sandlot.testing.fake import FakeBackend, Point
 
 pytestmark = [pytest.mark.looptime, pytest.mark.asyncio]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from sandlot.events import Event, EventLog
+from sandlot.events import Data, Event, EventLog
 from sandlot.rollout.phases import Clocks
 from sandlot.rollout.progress import Progress
 
 
-def _events(*rows: tuple[float, str, dict[str, str | int | float | None]]) -> list[Event]:
+def _events(*rows: tuple[float, str, Data]) -> list[Event]:
     return [Event(number, mono, 0.0, kind, "", data) for number, (mono, kind, data) in enumerate(rows, 1)]
 
 
-A, B = {"task": "a", "sample": 0}, {"task": "b", "sample": 1}
+A: Data = {"task": "a", "sample": 0}
+B: Data = {"task": "b", "sample": 1}
 
 
 def test_line_says_how_far_what_it_waits_for_and_the_longest() -> None:
