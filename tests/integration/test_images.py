@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import sandlot
+from sandlot.backends.local.images.store import Unpacked
 from sandlot.errors import ImageInvalid
 from sandlot.provider import Provider
 from sandlot.spec import Spec
@@ -205,7 +206,7 @@ def test_a_killed_unpacking_is_taken_over(cache: Path, tmp_path: Path) -> None:
 
 async def test_progress_is_told_while_unpacking(cache: Path, tmp_path: Path) -> None:
     """Bytes grow, and each layer ends."""
-    steps = []
+    steps: list[Unpacked] = []
     reference = build(tmp_path / "i", Layer().add("f", b"1" * 3_000_000).done())
     async with sandlot.local(cache=cache, progress=steps.append) as provider:
         await provider.create(spec(reference))

@@ -45,7 +45,7 @@ def test_the_installed_wheel_works_away_from_the_source_tree(
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     subprocess.run([venv / "bin/pip", "install", "-q", str(wheel)], check=True, cwd=tmp_path)
-    command = [venv / "bin/sandlot", "exec", "--best-effort", "host", "--", "echo", "works"]
+    command = [str(venv / "bin/sandlot"), "exec", "--best-effort", "host", "--", "echo", "works"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=clean_environ)
     assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
     where = subprocess.run(
