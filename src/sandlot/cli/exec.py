@@ -35,8 +35,9 @@ def command(
 ) -> int:
     """Run COMMAND in a fresh sandbox made from IMAGE, which is gone afterwards (owner: attached).
 
-    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; options stand before it. Standard output and standard error are the
-    command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when its time was up;
+    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; options stand before it. Standard output and
+    standard error are the command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when
+    its time was up;
     125 is Sandlot's own failure.
     """
     argv = argv[1:] if argv[:1] == ("--",) else argv
