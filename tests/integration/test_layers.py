@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sandlot.provider import Provider
 
+from sandlot.provider import Provider
 from sandlot.spec import Spec
 
 

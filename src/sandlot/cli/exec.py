@@ -37,8 +37,7 @@ def command(
 
     IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; options stand before it. Standard output and
     standard error are the command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when
-    its time was up;
-    125 is Sandlot's own failure.
+    its time was up; 125 is Sandlot's own failure.
     """
     argv = argv[1:] if argv[:1] == ("--",) else argv
     if (script is None) == (not argv):
