@@ -7,7 +7,9 @@
 Code that is not async uses `sandlot.sync`.
 """
 
-from sandlot.accounts import Closing, ProviderStatistics, Spread
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from sandlot.errors import (
     ArgumentTooLong,
     BadRequest,
@@ -42,30 +44,33 @@ from sandlot.errors import (
     UserUnsupported,
     WriteFailed,
 )
-from sandlot.events import Event, EventLog, read_events
-from sandlot.janitor import Deletion
-from sandlot.opening import local
-from sandlot.pacing import Adaptive, Pace
-from sandlot.policy import Settings
-from sandlot.pool import Pool, PoolLimits, PoolStatistics
-from sandlot.provider import Provider
 from sandlot.result import Result, Stream, Usage
-from sandlot.sandbox import (
-    Chunk,
-    CommandStream,
-    Diff,
-    FileInfo,
-    Job,
-    ProcessInfo,
-    Record,
-    Recorder,
-    ResetReport,
-    Sandbox,
-    SandboxUsage,
-    Shell,
-    TransferReport,
-)
 from sandlot.spec import Spec
+
+if TYPE_CHECKING:
+    from sandlot.accounts import Closing, ProviderStatistics, Spread
+    from sandlot.events import Event, EventLog, read_events
+    from sandlot.janitor import Deletion
+    from sandlot.opening import local
+    from sandlot.pacing import Adaptive, Pace
+    from sandlot.policy import Settings
+    from sandlot.pool import Pool, PoolLimits, PoolStatistics
+    from sandlot.provider import Provider
+    from sandlot.sandbox import (
+        Chunk,
+        CommandStream,
+        Diff,
+        FileInfo,
+        Job,
+        ProcessInfo,
+        Record,
+        Recorder,
+        ResetReport,
+        Sandbox,
+        SandboxUsage,
+        Shell,
+        TransferReport,
+    )
 
 __all__ = [
     "Adaptive",
@@ -133,3 +138,48 @@ __all__ = [
     "local",
     "read_events",
 ]
+
+_LATER: Final = {
+    "Closing": "sandlot.accounts",
+    "ProviderStatistics": "sandlot.accounts",
+    "Spread": "sandlot.accounts",
+    "Event": "sandlot.events",
+    "EventLog": "sandlot.events",
+    "read_events": "sandlot.events",
+    "Deletion": "sandlot.janitor",
+    "local": "sandlot.opening",
+    "Adaptive": "sandlot.pacing",
+    "Pace": "sandlot.pacing",
+    "Settings": "sandlot.policy",
+    "Pool": "sandlot.pool",
+    "PoolLimits": "sandlot.pool",
+    "PoolStatistics": "sandlot.pool",
+    "Provider": "sandlot.provider",
+    "Chunk": "sandlot.sandbox",
+    "CommandStream": "sandlot.sandbox",
+    "Diff": "sandlot.sandbox",
+    "FileInfo": "sandlot.sandbox",
+    "Job": "sandlot.sandbox",
+    "ProcessInfo": "sandlot.sandbox",
+    "Record": "sandlot.sandbox",
+    "Recorder": "sandlot.sandbox",
+    "ResetReport": "sandlot.sandbox",
+    "Sandbox": "sandlot.sandbox",
+    "SandboxUsage": "sandlot.sandbox",
+    "Shell": "sandlot.sandbox",
+    "TransferReport": "sandlot.sandbox",
+}
+"""Where the names live that are imported when they are first used: whoever only reads a `--help` does not wait for them."""
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module 'sandlot' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ LAYERED = Image("layers", (Path("/c/1"), Path("/c/2")), env=("PATH=/opt/bin", "A
 
 def environment(image: Image, **env: str) -> dict[bytes, bytes]:
     entries = messages.environment(image, Spec(env=env))
-    return dict(entry.split(b"=", 1) for entry in entries)  # type: ignore[misc]
+    return dict(entry.split(b"=", 1) for entry in entries)
 
 
 def test_the_environment_is_the_images_then_the_callers() -> None:
