@@ -1,4 +1,4 @@
-"""The main job, end to end: make tasks from real releases, roll them out with three yardsticks, compare with what must come out.
+"""The main job, end to end: tasks from real releases, three yardsticks, and what must come out of them.
 
     python examples/demo.py [--out FOLDER] [--per-task N]
 
