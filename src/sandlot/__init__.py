@@ -56,6 +56,17 @@ if TYPE_CHECKING:
     from sandlot.policy import Settings
     from sandlot.pool import Pool, PoolLimits, PoolStatistics
     from sandlot.provider import Provider
+    from sandlot.rollout import (
+        AgentReport,
+        Assignment,
+        Attempt,
+        Group,
+        PhaseLimits,
+        RolloutResult,
+        RolloutSettings,
+        group_results,
+        rollouts,
+    )
     from sandlot.sandbox import (
         Chunk,
         CommandStream,
@@ -71,10 +82,14 @@ if TYPE_CHECKING:
         Shell,
         TransferReport,
     )
+    from sandlot.tasks import Task, Verdict, read_tasks
 
 __all__ = [
     "Adaptive",
+    "AgentReport",
     "ArgumentTooLong",
+    "Assignment",
+    "Attempt",
     "BadRequest",
     "Capacity",
     "Chunk",
@@ -94,6 +109,7 @@ __all__ = [
     "Event",
     "EventLog",
     "FileInfo",
+    "Group",
     "ImageInvalid",
     "ImageNotFound",
     "Infrastructure",
@@ -101,6 +117,7 @@ __all__ = [
     "LimitUnenforceable",
     "NotReady",
     "Pace",
+    "PhaseLimits",
     "Pool",
     "PoolLimits",
     "PoolStatistics",
@@ -112,6 +129,8 @@ __all__ = [
     "Recorder",
     "ResetReport",
     "Result",
+    "RolloutResult",
+    "RolloutSettings",
     "Sandbox",
     "SandboxFileError",
     "SandboxFileExists",
@@ -128,15 +147,20 @@ __all__ = [
     "Spec",
     "Spread",
     "Stream",
+    "Task",
     "Throttled",
     "TransferReport",
     "TransportLost",
     "Unsupported",
     "Usage",
     "UserUnsupported",
+    "Verdict",
     "WriteFailed",
+    "group_results",
     "local",
     "read_events",
+    "read_tasks",
+    "rollouts",
 ]
 
 _LATER: Final = {
@@ -168,6 +192,18 @@ _LATER: Final = {
     "SandboxUsage": "sandlot.sandbox",
     "Shell": "sandlot.sandbox",
     "TransferReport": "sandlot.sandbox",
+    "AgentReport": "sandlot.rollout",
+    "Assignment": "sandlot.rollout",
+    "Attempt": "sandlot.rollout",
+    "Group": "sandlot.rollout",
+    "PhaseLimits": "sandlot.rollout",
+    "RolloutResult": "sandlot.rollout",
+    "RolloutSettings": "sandlot.rollout",
+    "group_results": "sandlot.rollout",
+    "rollouts": "sandlot.rollout",
+    "Task": "sandlot.tasks",
+    "Verdict": "sandlot.tasks",
+    "read_tasks": "sandlot.tasks",
 }
 """Where the names live that are imported when they are first used: whoever only reads a `--help` does not wait for them."""
 

@@ -9,7 +9,7 @@ import pytest
 
 import sandlot
 from sandlot.pool import Pool
-from sandlot.rollout import RolloutResult, Settings, rollouts
+from sandlot.rollout import RolloutResult, RolloutSettings, rollouts
 from sandlot.rollout.agents import Agent
 from sandlot.tasks import Task, read_tasks
 from tests.calc import write_tasks
@@ -37,7 +37,7 @@ async def pool() -> AsyncIterator[Pool]:
 def run_one(pool: Pool, task: Task) -> RunOne:
     """Runs one rollout of an agent to its verdict."""
 
-    async def run(agent: Agent | str, settings: Settings | None = None) -> RolloutResult:
+    async def run(agent: Agent | str, settings: RolloutSettings | None = None) -> RolloutResult:
         (result,) = [result async for result in rollouts([task], agent, pool, settings=settings)]
         assert result.status == "scored", result.attempts
         return result

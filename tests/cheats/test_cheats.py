@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sandlot.rollout import RolloutResult, Settings
+from sandlot.rollout import RolloutResult, RolloutSettings
 from sandlot.rollout.agents import CommandAgent
 
 RunOne = Callable[..., Awaitable[RolloutResult]]
@@ -170,7 +170,7 @@ ALL = {**FILES, **PROCESSES, **{name: _append(code) for name, code in CODE.items
 @pytest.mark.parametrize("cheat", ALL)
 async def test_cheat_scores_nothing_and_the_honest_answer_scores(run_one: RunOne, cheat: str) -> None:
     """Both through the same pool, one after the other, so that whatever the cheat left would be found by the second."""
-    settings = Settings(tries=1)
+    settings = RolloutSettings(tries=1)
     cheated = await run_one(CommandAgent(ALL[cheat]), settings)
     honest = await run_one("gold", settings)
     assert (cheated.reward, honest.reward) == (0.0, 1.0), (cheated.verdict, honest.verdict)

@@ -19,7 +19,7 @@ from sandlot.events import EventLog
 from sandlot.opening import local
 from sandlot.pool import Pool, PoolLimits
 from sandlot.report import make_report
-from sandlot.rollout import ContentStore, Limits, RolloutResult, RunStore, Settings, rollouts, write_whole
+from sandlot.rollout import ContentStore, PhaseLimits, RolloutResult, RolloutSettings, RunStore, rollouts, write_whole
 from sandlot.rollout.agents import Agent, agent_from
 from sandlot.rollout.store import EVENTS
 from sandlot.strategies import look_ahead
@@ -33,7 +33,7 @@ class Asked:
     tasks: tuple[Task, ...]
     agent: Agent
     per_task: int
-    settings: Settings
+    settings: RolloutSettings
     keep_contents: bool
 
     def request(self) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def command(  # noqa: PLR0917 - click gives every option by name
     code is 1 when a rollout was lost or a row of the file is no task.
     """
     tasks, bad_rows = _tasks(file, only)
-    settings = Settings(
+    settings = RolloutSettings(
         concurrency=concurrency,
         judges=judges,
         tries=tries,
-        limits=Limits(agent_s=agent_limit),
+        limits=PhaseLimits(agent_s=agent_limit),
         where="twin" if where == "twin" else "in_place",
     )
     asked = Asked(tasks, agent_from(agent), per_task, settings, keep_contents)

@@ -1,9 +1,9 @@
 """Runs tasks through a pool: lease, agent, quiesce, judge; every rollout ends scored or as a typed failure."""
 
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment
-from sandlot.rollout.engine import Settings, rollouts
+from sandlot.rollout.engine import RolloutSettings, rollouts
 from sandlot.rollout.judging import Judge, Judging
-from sandlot.rollout.phases import Limits
+from sandlot.rollout.phases import PhaseLimits
 from sandlot.rollout.recording import ContentStore
 from sandlot.rollout.results import AgentReport, Attempt, Group, RolloutResult, group_results
 from sandlot.rollout.store import RunStore, read_results, write_whole
@@ -18,10 +18,10 @@ __all__ = [
     "Group",
     "Judge",
     "Judging",
-    "Limits",
+    "PhaseLimits",
     "RolloutResult",
+    "RolloutSettings",
     "RunStore",
-    "Settings",
     "group_results",
     "read_results",
     "rollouts",

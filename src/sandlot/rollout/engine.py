@@ -19,7 +19,7 @@ from sandlot.errors import BadRequest
 from sandlot.pool import Pool
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment, agent_of
 from sandlot.rollout.judging import Judge, Judging, Where
-from sandlot.rollout.phases import Clocks, Desk, Limits, PhaseLimit
+from sandlot.rollout.phases import Clocks, Desk, PhaseLimit, PhaseLimits
 from sandlot.rollout.recording import CallRecorder, ContentStore
 from sandlot.rollout.results import AgentReport, Attempt, RolloutResult, failed_attempt, unfinished
 from sandlot.sandbox import Sandbox
@@ -33,7 +33,7 @@ AGENT_GRACE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RolloutSettings:
     """How rollouts are run."""
 
     concurrency: int = 8
@@ -44,7 +44,7 @@ class Settings:
     """Leases for agents under way at once; more would only queue in front of a judge."""
     tries: int = 3
     """For everything before the judge, and again for the judge."""
-    limits: Limits = field(default_factory=Limits)
+    limits: PhaseLimits = field(default_factory=PhaseLimits)
     where: Where = "twin"
     """Where the judge works; `in_place` is weaker (docs/judging.md)."""
 
@@ -72,7 +72,7 @@ async def rollouts(
     pool: Pool,
     *,
     per_task: int = 1,
-    settings: Settings | None = None,
+    settings: RolloutSettings | None = None,
     finished: Iterable[RolloutResult] = (),
     judge: Judging | None = None,
     contents: ContentStore | None = None,
@@ -95,7 +95,7 @@ async def rollouts(
     ids = [task.id for task in tasks]
     if len(set(ids)) < len(ids):
         raise BadRequest("two tasks have the same id")
-    engine = Engine(agent_of(agent), pool, settings or Settings(), judge=judge, contents=contents)
+    engine = Engine(agent_of(agent), pool, settings or RolloutSettings(), judge=judge, contents=contents)
     by_id = {task.id: task for task in tasks}
     todo = [(by_id[task], sample) for task, sample in unfinished(ids, per_task, finished)]
     pool.expect(task.spec for task, _ in todo for _ in range(2))  # for its agent, and for its judge
@@ -108,7 +108,7 @@ class Engine:
     """The machinery of `rollouts`, for one run."""
 
     def __init__(
-        self, agent: Agent, pool: Pool, settings: Settings, *, judge: Judging | None, contents: ContentStore | None
+        self, agent: Agent, pool: Pool, settings: RolloutSettings, *, judge: Judging | None, contents: ContentStore | None
     ) -> None:
         self._agent = agent
         self._pool = pool

@@ -20,7 +20,7 @@ class PhaseLimit(SandlotError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PhaseLimits:
     """Seconds for each phase. Each begins when its phase does, so none is charged for another's waiting."""
 
     acquire_s: float = 900.0

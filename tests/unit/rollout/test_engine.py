@@ -13,7 +13,7 @@ import pytest
 from sandlot.errors import BadRequest, Capacity, TransportLost
 from sandlot.pool import Pool, PoolLimits
 from sandlot.provider import Provider
-from sandlot.rollout import Limits, RolloutResult, Settings, group_results, rollouts
+from sandlot.rollout import PhaseLimits, RolloutResult, RolloutSettings, group_results, rollouts
 from sandlot.rollout.judging import Lease
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
@@ -124,7 +124,7 @@ async def test_agent_that_raises_is_a_typed_failure_and_not_tried_again() -> Non
 async def test_retriable_failures_are_tried_again_up_to_the_limit() -> None:
     """Each try has a lease of its own, and all are told."""
     async with _pool(FakeBackend()) as pool:
-        (result,) = await _all(pool, _tasks("a"), _agent(error=TransportLost("cut")), settings=Settings(tries=3))
+        (result,) = await _all(pool, _tasks("a"), _agent(error=TransportLost("cut")), settings=RolloutSettings(tries=3))
     assert [(attempt.phase, attempt.kind) for attempt in result.attempts] == [("agent", "transport")] * 3
     assert len(result.sandboxes) == 3
     assert result.status == "failed"
@@ -147,7 +147,7 @@ async def test_failed_judge_is_tried_again_without_the_agent() -> None:
 
 async def test_slow_phase_is_a_typed_failure_of_that_phase() -> None:
     """Its own limit ends it; the others are not charged."""
-    settings = Settings(tries=1, limits=Limits(judge_s=5.0))
+    settings = RolloutSettings(tries=1, limits=PhaseLimits(judge_s=5.0))
     async with _pool(FakeBackend()) as pool:
         (result,) = await _all(pool, _tasks("a"), _agent(100.0), judge=ScriptedJudge(1000.0), settings=settings)
     assert result.failure is not None
@@ -162,7 +162,7 @@ async def test_sandbox_that_cannot_be_had_is_a_failure_of_acquire() -> None:
             raise Capacity("no room")
 
     async with _pool(FakeBackend(interfere=refuse)) as pool:
-        (result,) = await _all(pool, _tasks("a"), _agent(), settings=Settings(tries=2))
+        (result,) = await _all(pool, _tasks("a"), _agent(), settings=RolloutSettings(tries=2))
     assert [(attempt.phase, attempt.kind) for attempt in result.attempts] == [("acquire", "capacity")] * 2
     assert (result.status, result.reward) == ("failed", None)
 
@@ -180,14 +180,14 @@ async def test_at_most_so_many_agents_and_judges_work_at_once() -> None:
 
     judge = ScriptedJudge(3.0)
     async with _pool(FakeBackend()) as pool:
-        settings = Settings(concurrency=3, judges=2)
+        settings = RolloutSettings(concurrency=3, judges=2)
         results = await _all(pool, _tasks("a", "b"), solve, judge=judge, settings=settings, per_task=6)
     assert (len(results), most, judge.most) == (12, 3, 2)
 
 
 async def test_judge_never_waits_behind_acquires() -> None:
     """With sandboxes short and many agents waiting for one, a judge's request is served before any that had not begun."""
-    settings = Settings(concurrency=20, judges=20, acquiring=1)
+    settings = RolloutSettings(concurrency=20, judges=20, acquiring=1)
     async with _pool(FakeBackend(), sandboxes=2) as pool:
         results = await _all(pool, _tasks("a"), _agent(10.0), judge=ScriptedJudge(10.0), settings=settings, per_task=20)
     # An agent holds a sandbox 10 s, a judge 10 s: behind 18 agents a judge would wait 90 s.
@@ -198,7 +198,7 @@ async def test_judge_never_waits_behind_acquires() -> None:
 async def test_judging_in_place_uses_the_agents_sandbox() -> None:
     """One sandbox a rollout, and the verdict says where it was made."""
     async with _pool(FakeBackend()) as pool:
-        (result,) = await _all(pool, _tasks("a"), _agent(), settings=Settings(where="in_place"))
+        (result,) = await _all(pool, _tasks("a"), _agent(), settings=RolloutSettings(where="in_place"))
     assert result.verdict is not None
     assert (result.verdict.where, len(result.sandboxes)) == ("in_place", 1)
 
