@@ -8,6 +8,7 @@ use crate::cgroup::Leaves;
 use crate::error::Result;
 use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
+use crate::users::IdMaps;
 
 /// One sandbox as its main loop sees it.
 #[derive(Debug)]
@@ -23,6 +24,10 @@ pub struct SandboxContext {
     pub workdir: Vec<u8>,
     /// Nil = root of the sandbox. The form is that of `exec.user`.
     pub user: Option<String>,
+    /// The ids that exist in the sandbox. Read before there is a root of its own, which need not have a `/proc`.
+    pub id_maps: IdMaps,
+    /// What a command without input reads. Opened before there is a root of its own, which need not have a `/dev`.
+    pub null: OwnedFd,
     /// The current episode's root directory. The hooks replace it at a reset.
     pub root: OwnedFd,
     pub confinement: Confinement,

@@ -15,6 +15,7 @@ use crate::cgroup::{Leaves, Whole};
 use crate::error::{Error, Result};
 use crate::sandbox::SandboxContext;
 use crate::source::Source;
+use crate::users::IdMaps;
 
 /// Where the host has put its end of our link.
 const LINK: RawFd = 3;
@@ -41,6 +42,7 @@ pub fn boot() -> Result<(Source, SandboxContext)> {
 
 fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
     become_daemon()?;
+    let (id_maps, null) = (IdMaps::of_self(), open_null()?);
     let (blueprint, mut parts) = receive(link)?;
     spans.mark("start");
     let outer = outer::build(&blueprint, &parts)?;
@@ -60,6 +62,8 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         env: environment(&blueprint),
         workdir: blueprint.workdir.as_ref().map_or_else(|| b"/".to_vec(), |workdir| workdir.to_vec()),
         user: blueprint.user.clone(),
+        id_maps,
+        null,
         root,
         confinement: Confinement::new(blueprint.privileges),
         leaves,
@@ -67,6 +71,12 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         hooks: Box::new(Renewal::new(blueprint, Kept { outer, whole, warden: parts.warden, lock: parts.lock }, first)?),
     };
     Ok(context)
+}
+
+fn open_null() -> Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty())
+        .map_err(|errno| Error::at_path("open", errno, b"/dev/null"))
 }
 
 /// What makes PID 1 a daemon that its own sandbox cannot touch, and that does not outlive its host.

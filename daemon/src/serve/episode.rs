@@ -28,21 +28,15 @@ impl Server {
 
     /// Look at the new root. False when it is not as it was after creation.
     pub(crate) fn begin_episode(&mut self) -> bool {
-        let found = super::find_default_user(&self.context, &self.id_maps);
-        let null = super::open_null(&self.context);
-        match (found, null) {
-            (Ok(user), Ok(null)) => {
+        match super::find_default_user(&self.context) {
+            Ok(user) => {
                 let same = user == self.default_user;
                 self.default_env = super::default_environment(&self.context, &user);
-                (self.default_user, self.null) = (user, null);
+                self.default_user = user;
                 same
             }
-            (found, null) => {
-                eprintln!(
-                    "sandlotd: a fresh episode without its user or /dev/null: {:?} {:?}",
-                    found.err(),
-                    null.err()
-                );
+            Err(error) => {
+                eprintln!("sandlotd: a fresh episode without its user: {error:?}");
                 false
             }
         }

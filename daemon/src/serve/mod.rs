@@ -25,7 +25,7 @@ use crate::process::spawn::Spawner;
 use crate::reactor::{Interest, Reactor, Ready, Token};
 use crate::sandbox::SandboxContext;
 use crate::source::Source;
-use crate::users::{IdMaps, User};
+use crate::users::User;
 
 pub(crate) use links::{Call, Link};
 use parking::Parking;
@@ -109,12 +109,9 @@ pub(crate) struct Server {
     parking: Parking,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
-    pub id_maps: IdMaps,
     /// What a call without a user runs as, with the environment that it has.
     pub default_user: User,
     pub default_env: Environment,
-    /// `/dev/null` of the current episode.
-    pub null: OwnedFd,
     scratch: Vec<u8>,
     last_used: Instant,
 }
@@ -122,7 +119,7 @@ pub(crate) struct Server {
 /// Serve the connections that come from `source` until the host is gone or the sandbox is idle for too long.
 ///
 /// # Errors
-/// Only what makes serving impossible from the start (no epoll, no `/dev/null`, no such default user). After that
+/// Only what makes serving impossible from the start (no epoll, no such default user). After that
 /// nothing a client or a command does ends it.
 pub fn serve(source: Source, context: SandboxContext) -> crate::error::Result<Ended> {
     Server::new(source, context)?.run()
@@ -136,11 +133,9 @@ impl Server {
         reactor.add(&source, Subject::Source.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         reactor.add(&reaper, Subject::Signals.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         let confinement = std::mem::take(&mut context.confinement);
-        let id_maps = IdMaps::of_self();
-        let default_user = find_default_user(&context, &id_maps)?;
+        let default_user = find_default_user(&context)?;
         Ok(Server {
             default_env: default_environment(&context, &default_user),
-            null: open_null(&context)?,
             spawner: Spawner::new(confinement, raise_open_files()),
             context,
             reactor,
@@ -153,7 +148,6 @@ impl Server {
             sinks: Sinks::default(),
             parking: Parking::default(),
             lingering: Vec::new(),
-            id_maps,
             default_user,
             scratch: vec![0; SCRATCH_BYTES],
             last_used: Instant::now(),
@@ -246,8 +240,8 @@ impl Server {
     }
 }
 
-fn find_default_user(context: &SandboxContext, id_maps: &IdMaps) -> crate::error::Result<User> {
-    crate::users::resolve(context.root.as_fd(), context.user.as_deref().unwrap_or("0:0"), id_maps)
+fn find_default_user(context: &SandboxContext) -> crate::error::Result<User> {
+    crate::users::resolve(context.root.as_fd(), context.user.as_deref().unwrap_or("0:0"), &context.id_maps)
 }
 
 /// As container engines have it: HOME is there even if neither the image nor the caller says so.
@@ -257,12 +251,6 @@ fn default_environment(context: &SandboxContext, user: &User) -> Environment {
         env.set(b"HOME", &user.home);
     }
     env
-}
-
-fn open_null(context: &SandboxContext) -> crate::error::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    rustix::fs::openat2(&context.root, "dev/null", flags, Mode::empty(), ResolveFlags::IN_ROOT)
-        .map_err(|errno| crate::error::Error::at_path("open", errno, b"/dev/null"))
 }
 
 /// Let ourselves have as many files as we may. Returns what commands get: the limit as it was.

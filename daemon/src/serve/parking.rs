@@ -186,7 +186,7 @@ impl Server {
         rustix::io::ioctl_fionbio(&script, true).map_err(failed)?;
         let identity = self.default_user.identity.clone();
         let wiring = Wiring { input: false, merge: false, terminal: None };
-        let (stdio, theirs) = stdio::open(wiring, self.null.as_fd(), &identity)?;
+        let (stdio, theirs) = stdio::open(wiring, self.context.null.as_fd(), &identity)?;
         let [null, out, err] = theirs.each_ref().map(AsFd::as_fd);
         let (input, extra) = match recipe.is_standard_input() {
             true => (their_script.as_fd(), vec![]),

@@ -66,7 +66,7 @@ impl Server {
         }
         let (program, script_file) = program(request, &env)?;
         let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
-        let (stdio, theirs) = stdio::open(Wiring::of(request), self.null.as_fd(), &identity)?;
+        let (stdio, theirs) = stdio::open(Wiring::of(request), self.context.null.as_fd(), &identity)?;
         let leaf = self.context.leaves.take();
         let extra: Vec<BorrowedFd<'_>> = script_file.iter().map(AsFd::as_fd).collect();
         let launch = Launch {
@@ -97,7 +97,7 @@ impl Server {
 
     /// `None` is the sandbox's own user.
     pub(super) fn resolve_user(&self, user: Option<&str>) -> Result<Option<User>> {
-        user.map(|user| users::resolve(self.context.root.as_fd(), user, &self.id_maps)).transpose()
+        user.map(|user| users::resolve(self.context.root.as_fd(), user, &self.context.id_maps)).transpose()
     }
 
     /// The sandbox's environment, then what a named user brings, then the call's own entries.

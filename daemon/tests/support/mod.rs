@@ -17,6 +17,7 @@ use sandlotd::init::Confinement;
 use sandlotd::message::UsageReply;
 use sandlotd::sandbox::{Episode, Hooks, SandboxContext};
 use sandlotd::source::Source;
+use sandlotd::users::IdMaps;
 
 /// Longer than any answer takes on a slow machine; reached only by a bug.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,6 +69,8 @@ fn context() -> SandboxContext {
         ],
         workdir: b"/tmp".to_vec(),
         user: None,
+        id_maps: IdMaps::of_self(),
+        null: std::fs::File::options().read(true).write(true).open("/dev/null").unwrap().into(),
         root: root(),
         confinement: Confinement::none(),
         leaves: Leaves::unavailable(),
