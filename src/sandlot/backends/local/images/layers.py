@@ -23,7 +23,8 @@ ParentMode = Callable[[bytes], "int | None"]
 class LayerReader:
     """Turns one layer's members into entries of an upload to a bare root.
 
-    Directories are remembered by name and mode: memory grows with their number, which `limit_inodes` bounds.
+    Directories are remembered by name and mode, other names by a hash: memory grows with their number, which
+    `limit_inodes` bounds.
     """
 
     parent_mode: ParentMode
@@ -33,13 +34,16 @@ class LayerReader:
     skipped: int = 0
     """Members that a sandbox cannot have or does not need: fifos, device files below /dev."""
     _dirs: dict[bytes, int] = field(default_factory=dict)
+    _others: set[int] = field(default_factory=set)
+    """Hashes of the names that are no directories: keyed anew by each process, so nobody can make two of them meet."""
     _count: int = 0
 
     def entries(self, items: Iterator[Member | Data]) -> Iterator[Entry | Data]:
         """Entries (their `id` is 0) and data.
 
         Raises:
-            Malformed: a name that is absolute or has `..`, a hard link that leaves the root, a device file, too many members.
+            Malformed: a name that is absolute or has `..`, a hard link that leaves the root, a name below
+                a link or file, a device file, too many members.
         """
         latest: Entry | None = None
         for item in items:
@@ -71,6 +75,8 @@ class LayerReader:
         """Directories that the layer uses without naming them."""
         if not parent or parent in self._dirs:
             return
+        if hash(parent) in self._others:
+            raise Malformed(f"a name below something that is no directory, {parent!r}")
         yield from self._parents(parent.rpartition(b"/")[0])
         self.leans_on_lower = True
         lower = self.parent_mode(parent)
@@ -91,16 +97,18 @@ class LayerReader:
             raise Malformed(f"it holds a device file, {path!r}")
 
     def _entry(self, member: Member, path: bytes) -> Entry:
+        if member.kind == "dir":
+            self._dirs[path] = member.mode
+            self._others.discard(hash(path))
+            return _owned(member, Entry(id=0, path=path, kind="dir", mode=member.mode))
+        self._dirs.pop(path, None)
+        self._others.add(hash(path))
         if member.kind == "hard":
             return Entry(id=0, path=path, kind="hard", target=clean_path(member.target))
         if member.kind == "link":
             if not member.target or b"\0" in member.target:
                 raise Malformed(f"a link that points nowhere: {path!r}")
             return _owned(member, Entry(id=0, path=path, kind="link", target=member.target))
-        if member.kind == "dir":
-            self._dirs[path] = member.mode
-            return _owned(member, Entry(id=0, path=path, kind="dir", mode=member.mode))
-        self._dirs.pop(path, None)
         return _owned(member, Entry(id=0, path=path, kind="file", mode=member.mode, size=member.size))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from sandlot.backends.local.images.layers import LayerReader
-from sandlot.backends.local.images.tarstream import Data, Malformed, Member
+from sandlot.backends.local.images.tarstream import Data, Kind, Malformed, Member
 from sandlot.protocol.requests import Entry
 
 
@@ -89,6 +89,16 @@ def test_names_that_leave_the_image_or_cannot_be_are_refused(path: bytes) -> Non
         entries([Member(path, "file")])
     with pytest.raises(Malformed):
         entries([Member(b"h", "hard", target=path)])
+
+
+@pytest.mark.parametrize(("kind", "target"), [("link", b"/tmp"), ("file", b""), ("hard", b"a")])
+def test_names_below_what_is_no_directory_are_refused(kind: Kind, target: bytes) -> None:
+    """Neither followed nor put in its place; a directory that was named anew in between is fine."""
+    members = [Member(b"a", "file"), Member(b"l", kind, target=target), Member(b"l/deep/f", "file")]
+    with pytest.raises(Malformed, match="no directory"):
+        entries(members)
+    members.insert(2, Member(b"l", "dir"))
+    assert kinds(entries(members))[-1] == (b"l/deep/f", "file")
 
 
 def test_owners_that_no_system_has_are_refused() -> None:
