@@ -41,6 +41,9 @@ impl Server {
         }
         let Some(link) = self.links.get_mut(&watcher.link) else { return Ok(()) };
         link.begin_call(watcher.id, Call::Command(number))?;
+        for (output, from) in command.outputs.iter_mut().zip(watcher.acknowledged) {
+            output.store.acknowledge(from);
+        }
         let former = command.watcher.replace(watcher);
         if let Some(offset) = command.input.as_mut().map_or(Some(0), Input::resume) {
             link.send(&Reply::Ack { id: watcher.id, s: 0, off: offset });
@@ -50,6 +53,9 @@ impl Server {
         {
             link.calls.remove(&former.id);
             link.send(&Reply::error(former.id, &Error::new(Code::Moved, "another call follows this command now")));
+        }
+        for stream in 0..2 {
+            self.watch_output(number, stream);
         }
         self.deliver(number);
         Ok(())

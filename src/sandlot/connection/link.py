@@ -22,7 +22,8 @@ from sandlot.limits import (
 )
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
-from sandlot.protocol.events import Arrived, Ended, Event, Opened, Restarted, Writable
+from sandlot.protocol.calls import Outbound
+from sandlot.protocol.events import Arrived, Ended, Event, Opened, Restarted, Rewound, Writable
 from sandlot.protocol.fields import Role
 from sandlot.protocol.session import KEEPALIVE_S, Session
 
@@ -200,9 +201,17 @@ class Connection:
         return self._session.take_done()
 
     def begin(
-        self, request: r.Request, sink: AnySink, *, bound_s: float | None = None, patience_s: float | None = None
+        self,
+        request: r.Request,
+        sink: AnySink,
+        *,
+        bound_s: float | None = None,
+        patience_s: float | None = None,
+        outbound: Outbound | None = None,
     ) -> AnySink:
         """Send a request; its events go to `sink`. `bound_s`: give up after so long; `patience_s`: after so long without news.
+
+        `outbound`: of a former call to the same command, whose standard input this one carries on.
 
         Raises:
             Capacity: too many live calls on this connection.
@@ -212,7 +221,7 @@ class Connection:
             raise copy(self._failure)
         wait_s = bound_s if bound_s is not None else patience_s
         due = None if wait_s is None else self._loop.time() + wait_s
-        sink.call = self._session.begin(request, sink, due=due, patience_s=patience_s)
+        sink.call = self._session.begin(request, sink, due=due, patience_s=patience_s, outbound=outbound)
         if due is not None and (self._timer is None or due < self._timer.when()):
             self._set_timer(due)
         self._flush()
@@ -339,6 +348,8 @@ class Connection:
                 event.call.owner.writable()
             elif isinstance(event, Restarted):
                 event.call.owner.restarted()
+            elif isinstance(event, Rewound):
+                event.call.owner.rewound()
             elif isinstance(event, Opened):
                 if self._opened is not None and not self._opened.done():
                     self._opened.set_result(None)

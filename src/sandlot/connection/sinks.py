@@ -39,6 +39,9 @@ class Sink:
     def restarted(self) -> None:
         """What arrived is void: the call begins again."""
 
+    def rewound(self) -> None:
+        """What was not consumed comes again."""
+
     def writable(self) -> None:
         """More may be sent."""
 
@@ -178,6 +181,10 @@ class Feed(Source):
         self._parts.clear()
         self._brake.free(self)
         super().restarted()
+
+    def rewound(self) -> None:
+        self._parts.clear()
+        self._brake.free(self)
 
     async def next(self) -> Any:
         """The next part, or None at the end of the call or when it began `again`."""

@@ -76,10 +76,10 @@ def recovery_of(request: r.Request) -> Recovery:
 class Inbound:
     """The receiving end of one stream: contiguous, never beyond what was acknowledged plus the window, never beyond the cap."""
 
-    __slots__ = ("acked", "cap", "received")
+    __slots__ = ("acked", "cap", "consumed", "received")
 
     def __init__(self, start: int = 0, cap: int | None = None) -> None:
-        self.received = self.acked = start
+        self.received = self.consumed = self.acked = start
         self.cap = cap
 
     def take(self, offset: int, count: int) -> None:
@@ -111,10 +111,17 @@ class Inbound:
 
     def consume(self, offset: int) -> bool:
         """The owner has used everything up to `offset`: whether that is to be acknowledged now (half a window is)."""
+        self.consumed = offset
         if offset - self.acked < WINDOW_BYTES // 2:
             return False
         self.acked = offset
         return True
+
+    def rewind(self) -> bool:
+        """Go back to what was consumed, since the sender begins again from there; whether anything is void by that."""
+        void = self.received > self.consumed
+        self.received = self.acked = self.consumed
+        return void
 
 
 class Outbound:
@@ -125,7 +132,7 @@ class Outbound:
     def __init__(self, *, known: bool = True) -> None:
         self.sent = self.acked = 0
         self.known = known
-        """False until the daemon has said where the standard input of a command that was attached to goes on."""
+        """False until the daemon has said where the standard input of a command goes on that was attached to."""
         self.ended = False
         self.kept: deque[tuple[int, bytes]] | None = deque()
         """Unacknowledged standard input, at most a window; None for file data, which its source can give again."""
@@ -140,7 +147,7 @@ class Outbound:
             ProtocolViolation: it goes backwards or beyond what was sent.
         """
         if not self.known:
-            self.known, self.sent = True, offset
+            self.known, self.sent = True, max(self.sent, offset)
         if not self.acked <= offset <= self.sent:
             raise ProtocolViolation(f"an acknowledgement of {offset}, outside {self.acked} to {self.sent}")
         self.acked = offset

@@ -42,10 +42,16 @@ class Restarted(NamedTuple):
     call: Call
 
 
+class Rewound(NamedTuple):
+    """The link was lost and the command continues from what its owner had consumed: what it had not, comes again."""
+
+    call: Call
+
+
 class Broken(NamedTuple):
     """The connection is of no more use: the daemon broke the contract, or refused us. Close the session."""
 
     error: SandlotError
 
 
-Event = Opened | Arrived | Ended | Writable | Restarted | Broken
+Event = Opened | Arrived | Ended | Writable | Restarted | Rewound | Broken

@@ -22,7 +22,7 @@ from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
 from sandlot.protocol.calls import Call, Outbound, check_entry, check_exit
 from sandlot.protocol.codes import error_from
-from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Restarted, Writable
+from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Restarted, Rewound, Writable
 from sandlot.protocol.fields import TO_SANDBOX, Role
 from sandlot.protocol.frames import FrameBuffer, decode, decode_as, encode
 
@@ -110,8 +110,18 @@ class Session:
             if self._last_id not in self.calls:
                 return self._last_id
 
-    def begin(self, request: r.Request, owner: Any, *, due: float | None = None, patience_s: float | None = None) -> Call:
+    def begin(
+        self,
+        request: r.Request,
+        owner: Any,
+        *,
+        due: float | None = None,
+        patience_s: float | None = None,
+        outbound: Outbound | None = None,
+    ) -> Call:
         """Start a call. `due`: when to give up; `patience_s`: how long it may bring nothing, renewed by what arrives.
+
+        `outbound`: of a former call to the same command, whose standard input this one carries on.
 
         Raises:
             Capacity: `MAX_CALLS` calls are live on this connection.
@@ -122,6 +132,8 @@ class Session:
             raise errors.Capacity(f"{MAX_CALLS} calls are already live on this connection")
         call = Call(request, owner)
         call.due, call.patience_s = due, patience_s
+        if outbound is not None:
+            call.outbound, outbound.known = outbound, False
         self.calls[call.id] = call
         if self.state == "open":
             self._send_first(call)
@@ -345,25 +357,30 @@ class Session:
     def _handle_part(self, call: Call, message: Any, events: list[Event]) -> None:
         if not isinstance(message, call.facts.arrives):
             raise ProtocolViolation(f"{type(message).__struct_config__.tag} in answer to {type(call.request).__name__.lower()}")
-        if isinstance(message, (a.Out, r.Data)):
-            call.stream(message.s).take(message.off, len(message.d))
-            if call.abandoned:
-                self.consumed(call, (message.s, message.off + len(message.d)))
-        elif isinstance(message, a.Gap):
-            call.stream(message.s).skip(message.start, message.end)
-            if call.abandoned:
-                self.consumed(call, (message.s, message.end))
-        elif isinstance(message, r.Entry):
-            check_entry(message)
-        elif isinstance(message, a.Entries):
-            call.count_items(len(message.entries))
-        elif isinstance(message, a.Started):
+        if isinstance(message, a.Started):
             call.started = True
             if call.closes_at_start:
                 self._end(call, message, events)
                 return
+        else:
+            self._account(call, message)
         if not call.abandoned:
             events.append(Arrived(call, message))
+
+    def _account(self, call: Call, message: Any) -> None:
+        """Count what arrived against the call's bounds; of an abandoned call it is consumed at once."""
+        if isinstance(message, r.Entry):
+            check_entry(message)
+        elif isinstance(message, a.Entries):
+            call.count_items(len(message.entries))
+        elif isinstance(message, (a.Out, r.Data, a.Gap)):
+            stream = call.stream(message.s)
+            if isinstance(message, a.Gap):
+                stream.skip(message.start, message.end)
+            else:
+                stream.take(message.off, len(message.d))
+            if call.abandoned:
+                self.consumed(call, (message.s, stream.received))
 
     def _error_of(self, call: Call, message: a.Error) -> SandlotError:
         if message.code == "no_such_key" and call.reattached:
@@ -420,17 +437,17 @@ class Session:
 
     def _reattach(self, call: Call) -> list[Event]:
         """Continue a command. One of which nothing was heard may not have arrived: its own message never runs it twice."""
-        offsets = [stream.received for stream in call.inbound.values()]
+        void = [stream.rewind() for stream in call.inbound.values()]
+        offsets = [stream.consumed for stream in call.inbound.values()]
         attach = r.Attach(id=call.id, key=call.key or "", out_from=offsets[0], err_from=offsets[1])
         if call.abandoned:
             self._outgoing += (encode(replace(attach, output=False)), encode(r.Cancel(id=call.id)))
             call.reattached = True
             return []
-        for stream in call.inbound.values():
-            stream.acked = stream.received
         if isinstance(call.request, r.Attach):
             attach = replace(attach, output=call.request.output)
         call.reattached = call.started or any(offsets) or isinstance(call.request, r.Attach)
         self._outgoing.append(encode(attach if call.reattached else call.request))
         self._send_kept(call)
-        return [Writable(call)] if call.outbound is not None else []
+        events: list[Event] = [Rewound(call)] if any(void) else []
+        return [*events, Writable(call)] if call.outbound is not None else events

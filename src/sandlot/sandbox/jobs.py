@@ -14,6 +14,7 @@ from sandlot.errors import BadRequest, Closed
 from sandlot.limits import MAX_CAP_BYTES
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
+from sandlot.protocol.calls import Outbound
 from sandlot.protocol.fields import STDERR, STDOUT
 from sandlot.result import Result, Stream
 from sandlot.sandbox.commands import result_of
@@ -66,6 +67,7 @@ class Job:
         self._recorder = recorder
         self._on_end = on_end
         self._following: Feed | None = None
+        self._outbound: Outbound | None = None
         self._exit: a.Exit | None = None
         self._result: Result | None = None
         self._collecting = asyncio.Lock()
@@ -123,7 +125,7 @@ class Job:
         """
         payload = data.encode() if isinstance(data, str) else data
         async with self._writing:
-            begin: int | None = None
+            position = 0
             while True:
                 sink = self._live()
                 room = await self._connection.room(sink)
@@ -131,12 +133,10 @@ class Job:
                     if await self._over(sink):
                         return
                     continue
-                sent = sink.call.outbound.sent if sink.call.outbound is not None else 0
-                begin = sent if begin is None else begin
-                piece = payload[sent - begin : sent - begin + room]
-                last = sent - begin + len(piece) == len(payload)
-                self._connection.send_stdin(sink, piece, eof=eof and last)
-                if last:
+                piece = payload[position : position + room]
+                position += len(piece)
+                self._connection.send_stdin(sink, piece, eof=eof and position == len(payload))
+                if position == len(payload):
                     return
 
     async def close_stdin(self) -> None:
@@ -164,7 +164,8 @@ class Job:
     def _attach(self, out_from: int, err_from: int, *, output: bool) -> Feed:
         """Attaching moves the job to the new call; whoever followed it in the former one is told."""
         request = r.Attach(id=self._connection.next_id(), key=self.key, out_from=out_from, err_from=err_from, output=output)
-        self._following = self._connection.begin(request, self._connection.feed())
+        self._following = self._connection.begin(request, self._connection.feed(), outbound=self._outbound)
+        self._outbound = self._following.call.outbound
         return self._following
 
     def _live(self) -> Feed:

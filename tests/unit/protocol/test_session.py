@@ -20,7 +20,7 @@ from sandlot.limits import (
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
 from sandlot.protocol.calls import FACTS, Call
-from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Restarted, Writable
+from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Restarted, Rewound, Writable
 from sandlot.protocol.frames import encode
 from sandlot.protocol.session import Session, SessionMisuse
 
@@ -467,6 +467,8 @@ def test_streamed_command_goes_on_from_the_byte_after_the_last() -> None:
     peer = Peer()
     call = peer.exec(key="k", mode="stream")
     peer.hear(a.Started(call.id, 7), a.Out(call.id, 1, 0, b"abc"), a.Out(call.id, 2, 0, b"d"))
+    peer.session.consumed(call, (1, 3))
+    peer.session.consumed(call, (2, 1))
     assert peer.cut() == []
     assert peer.said() == [r.Attach(call.id, "k", out_from=3, err_from=1)]
     end = a.Exit(call.id, code=0, out=a.Kept(5, 5), err=a.Kept(1, 1))
@@ -474,11 +476,23 @@ def test_streamed_command_goes_on_from_the_byte_after_the_last() -> None:
     assert [type(event) for event in events] == [Arrived, Ended]
 
 
+def test_what_was_not_consumed_comes_again_so_that_memory_stays_bounded() -> None:
+    """A reader that stands still does not gather a window with every lost link."""
+    peer = Peer()
+    call = peer.exec(key="k", mode="stream")
+    peer.hear(a.Started(call.id, 7), a.Out(call.id, 1, 0, b"abc"), a.Out(call.id, 1, 3, b"def"))
+    peer.session.consumed(call, (1, 3))
+    assert peer.cut() == [Rewound(call)]
+    assert peer.said() == [r.Attach(call.id, "k", out_from=3)]
+    assert [type(event) for event in peer.hear(a.Out(call.id, 1, 3, b"def"))] == [Arrived]
+
+
 def test_collected_command_goes_on_in_the_middle_of_its_result() -> None:
     """What of the kept bytes arrived is not asked for again."""
     peer = Peer()
     call = peer.exec(key="k")
     peer.hear(a.Out(call.id, 1, 0, CHUNK))
+    peer.session.consumed(call, (1, MAX_CHUNK_BYTES))
     peer.cut()
     assert peer.said() == [r.Attach(call.id, "k", out_from=MAX_CHUNK_BYTES)]
     total = MAX_CHUNK_BYTES + 1
@@ -495,6 +509,25 @@ def test_unacknowledged_standard_input_is_sent_again_and_no_other() -> None:
     peer.said()
     assert peer.cut() == [Writable(call)]
     assert peer.said() == [call.request, r.Stdin(call.id, "k", 3, b"two"), r.Stdin(call.id, "k", 6, eof=True)]
+
+
+def test_standard_input_is_carried_on_by_the_next_call_to_the_same_job() -> None:
+    """What a released call had sent and the daemon had not taken is sent again by the call that follows it."""
+    peer = Peer()
+    first = peer.begin(r.Attach, key="job")
+    peer.hear(r.Ack(first.id, 0, 10))
+    peer.session.send_stdin(first, b"lost?")
+    peer.session.release(first)
+    peer.session.link_lost()
+    second = peer.session.begin(r.Attach(id=9, key="job", output=False), None, outbound=first.outbound)
+    peer.session.link_up()
+    peer.said()
+    assert peer.hear(WELCOME)[1:] == [Writable(second)]
+    assert peer.said() == [second.request, r.Stdin(9, "job", 10, b"lost?")]
+    assert second.outbound is not None
+    assert second.outbound.room == 0
+    peer.hear(r.Ack(9, 0, 12))
+    assert second.outbound.room == WINDOW_BYTES - 3
 
 
 def test_daemon_that_no_longer_knows_a_command_is_a_lost_command() -> None:
@@ -594,6 +627,7 @@ def test_link_may_break_again_and_again() -> None:
     peer.hear(a.Started(call.id, 7))
     for i in range(20):
         peer.hear(a.Out(call.id, 1, i, b"x"))
+        peer.session.consumed(call, (1, i + 1))
         peer.cut()
         assert peer.said() == [r.Attach(call.id, "k", out_from=i + 1)]
     assert len(peer.hear(a.Exit(call.id, code=0, out=a.Kept(20, 20)))) == 1

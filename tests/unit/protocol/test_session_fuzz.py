@@ -12,7 +12,7 @@ from sandlot.errors import ProtocolViolation, SandlotError
 from sandlot.limits import MAX_CHUNK_BYTES, WINDOW_BYTES
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
-from sandlot.protocol.events import Arrived, Broken, Ended, Opened, Restarted, Writable
+from sandlot.protocol.events import Arrived, Broken, Ended, Opened, Restarted, Rewound, Writable
 from sandlot.protocol.frames import PREFIX_BYTES, encode
 from sandlot.protocol.session import Session
 
@@ -82,7 +82,7 @@ class HostileDaemon(RuleBasedStateMachine):
     def _take(self, events: list[Any]) -> None:
         for event in events:
             assert not self.broken, "an event after the breach"
-            assert isinstance(event, (Opened, Arrived, Ended, Writable, Restarted, Broken))
+            assert isinstance(event, (Opened, Arrived, Ended, Writable, Restarted, Rewound, Broken))
             if isinstance(event, Broken):
                 assert isinstance(event.error, SandlotError)
                 self.broken = True
@@ -90,6 +90,9 @@ class HostileDaemon(RuleBasedStateMachine):
                 assert self.live.pop(event.call.id) is event.call, "ended twice, or never begun"
             elif isinstance(event, Restarted):
                 self.received = {key: n for key, n in self.received.items() if key[0] != event.call.id}
+            elif isinstance(event, Rewound):
+                for number, stream in event.call.inbound.items():
+                    self.received[event.call.id, number] = stream.consumed
             elif isinstance(event, Arrived):
                 self._arrived(event)
         if self.broken:
