@@ -30,6 +30,8 @@ pub struct Command {
     pub pid: u32,
     pub mode: Mode,
     pub kill: Kill,
+    /// Both streams are the first one.
+    pub merge: bool,
     pub state: State,
     /// Standard output and standard error.
     pub outputs: [Output; 2],
@@ -38,6 +40,7 @@ pub struct Command {
     /// When it is to be killed.
     pub deadline: Option<Instant>,
     pub timed_out: bool,
+    pub cancelled: bool,
     pub started: Instant,
     pub spawn_us: u64,
     /// The client wants no result: it goes when it is over.
@@ -183,7 +186,7 @@ impl Process {
     }
 }
 
-fn pid_of(pid: u32) -> Option<Pid> {
+pub fn pid_of(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 

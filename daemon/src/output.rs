@@ -133,6 +133,14 @@ impl Store {
         self.head.len() + self.tail.len()
     }
 
+    /// Everything held, which is held no longer.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.head);
+        bytes.extend(std::mem::take(&mut self.tail));
+        self.base += bytes.len() as u64;
+        bytes
+    }
+
     /// Nothing more comes: give back what growing has left over.
     pub fn finish(&mut self) {
         self.head.shrink_to_fit();

@@ -89,6 +89,18 @@ impl Program {
     }
 }
 
+impl Program {
+    /// One program by its path.
+    pub fn at_path(path: &[u8], argv: &[&[u8]], env: &Environment) -> Self {
+        Program {
+            candidates: StringArray::new([path]),
+            argv: StringArray::new(argv.iter().copied()),
+            env: env.to_array(),
+            complaint: complaint(path),
+        }
+    }
+}
+
 fn complaint(name: &[u8]) -> Vec<u8> {
     let mut text = b"sandlotd: ".to_vec();
     text.extend_from_slice(&name[..name.len().min(256)]);
@@ -96,7 +108,8 @@ fn complaint(name: &[u8]) -> Vec<u8> {
     text
 }
 
-fn candidates(name: &[u8], env: &Environment) -> Vec<Vec<u8>> {
+/// Paths to try for a program's name, in order.
+pub fn candidates(name: &[u8], env: &Environment) -> Vec<Vec<u8>> {
     if name.is_empty() || name.contains(&b'/') {
         return vec![name.to_vec()];
     }

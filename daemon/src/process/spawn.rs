@@ -32,8 +32,8 @@ pub const SCRIPT_FD: c_int = 3;
 pub struct Launch<'a> {
     pub program: Program,
     pub stdio: [BorrowedFd<'a>; 3],
-    /// Given to the child as [`SCRIPT_FD`] and the numbers after it.
-    pub extra: &'a [BorrowedFd<'a>],
+    /// More descriptors, each with the number it gets.
+    pub extra: &'a [(BorrowedFd<'a>, c_int)],
     pub cwd: BorrowedFd<'a>,
     /// `stdio[0]` is a terminal and becomes the controlling one.
     pub terminal: bool,
@@ -106,7 +106,7 @@ impl Spawner {
         let block = Box::into_raw(Box::new(Block {
             program: launch.program,
             stdio: launch.stdio.map(|fd| fd.as_raw_fd()),
-            extra: launch.extra.iter().map(AsRawFd::as_raw_fd).collect(),
+            extra: launch.extra.iter().map(|(fd, number)| (fd.as_raw_fd(), *number)).collect(),
             cwd: launch.cwd.as_raw_fd(),
             terminal: launch.terminal,
             identity: launch.identity,
@@ -183,7 +183,7 @@ impl Drop for Stack {
 struct Block {
     program: Program,
     stdio: [c_int; 3],
-    extra: Vec<c_int>,
+    extra: Vec<(c_int, c_int)>,
     cwd: c_int,
     terminal: bool,
     identity: Identity,
@@ -271,7 +271,7 @@ fn prepare(block: &Block) -> Result<(), (u32, c_int)> {
     }
     // All of ours are close-on-exec already; this holds even if one was forgotten.
     let cloexec = libc::CLOSE_RANGE_CLOEXEC as usize;
-    system(libc::SYS_close_range, [SCRIPT_FD as usize, u32::MAX as usize, cloexec, 0]).map_err(setup)?;
+    system(libc::SYS_close_range, [3, u32::MAX as usize, cloexec, 0]).map_err(setup)?;
     give_extra(block).map_err(setup)?;
     let limit = std::ptr::from_ref(&block.open_files) as usize;
     system(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, limit, 0]).map_err(setup)?;
@@ -286,11 +286,11 @@ fn prepare(block: &Block) -> Result<(), (u32, c_int)> {
 /// Move the extra descriptors to their numbers, by way of numbers that are in nobody's way.
 fn give_extra(block: &Block) -> Result<(), c_int> {
     const AWAY: usize = 512;
-    for (index, source) in block.extra.iter().enumerate() {
+    for (index, (source, _)) in block.extra.iter().enumerate() {
         system(libc::SYS_dup3, [*source as usize, AWAY + index, libc::O_CLOEXEC as usize, 0])?;
     }
-    for index in 0..block.extra.len() {
-        system(libc::SYS_dup3, [AWAY + index, SCRIPT_FD as usize + index, 0, 0])?;
+    for (index, (_, number)) in block.extra.iter().enumerate() {
+        system(libc::SYS_dup3, [AWAY + index, *number as usize, 0, 0])?;
     }
     Ok(())
 }

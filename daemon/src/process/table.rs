@@ -19,6 +19,8 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Its own CPU time and that of the children it waited for, in clock ticks: user, system.
     pub ticks: (u64, u64),
+    /// Clock ticks from the machine's start to its own.
+    pub started: u64,
 }
 
 /// All processes of this process namespace, this one included, in order of their pids.
@@ -51,7 +53,34 @@ fn parse(stat: &[u8]) -> Option<Entry> {
         ppid: u32::try_from(number(1)?).ok()?,
         session: u32::try_from(number(3)?).unwrap_or(0),
         ticks: (number(11)? + number(13)?, number(12)? + number(14)?),
+        started: number(19)?,
     })
+}
+
+/// The descendants of a process among `entries`, itself not.
+pub fn descendants(entries: &[Entry], of: u32) -> Vec<&Entry> {
+    let mut found: Vec<&Entry> = entries.iter().filter(|entry| entry.ppid == of && entry.pid != of).collect();
+    let mut index = 0;
+    while let Some(parent) = found.get(index).map(|entry| entry.pid) {
+        let known = |entry: &Entry| found.iter().any(|other| other.pid == entry.pid) || entry.pid == of;
+        let children: Vec<&Entry> = entries.iter().filter(|entry| entry.ppid == parent && !known(entry)).collect();
+        found.extend(children);
+        index += 1;
+    }
+    found
+}
+
+/// The moment now in clock ticks since the machine's start, as [`Entry::started`] counts.
+pub fn ticks_now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    u64::try_from(now.tv_sec).unwrap_or(0) * per_second + nanos * per_second / 1_000_000_000
+}
+
+/// Clock ticks as microseconds.
+pub fn ticks_to_us(ticks: u64) -> u64 {
+    ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
 /// The arguments of a process, cut to what is told of them.
@@ -85,7 +114,7 @@ mod tests {
         let stat = b"42 (a) R 7 (\n) S 1 2 3 0 -1 4 5 6 7 8 10 20 30 40 20 0 1 0 99\n";
         let entry = parse(stat).unwrap();
         assert_eq!((entry.pid, entry.ppid, entry.session, entry.state), (42, 1, 3, 'S'));
-        assert_eq!((entry.name.as_slice(), entry.ticks), (&b"a) R 7 (\n"[..], (40, 60)));
+        assert_eq!((entry.name.as_slice(), entry.ticks, entry.started), (&b"a) R 7 (\n"[..], (40, 60), 99));
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b")("), None);
         assert_eq!(parse(b"1 (x) S"), None);

@@ -8,6 +8,7 @@ mod episode;
 mod links;
 mod parking;
 mod running;
+mod shells;
 mod sinks;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,8 @@ use crate::users::User;
 pub(crate) use links::{Call, Link};
 use parking::Parking;
 pub(crate) use parking::Taken;
+pub(crate) use shells::Control;
+use shells::Shells;
 use sinks::Sinks;
 
 /// Bytes read from a command in one go: a full pipe of the usual size.
@@ -55,6 +58,8 @@ pub(crate) enum Subject {
     Input(Number),
     /// Output that nobody wants any more.
     Sink(u64),
+    ShellOutput(u64, usize),
+    ShellStatus(u64),
 }
 
 impl Subject {
@@ -66,6 +71,8 @@ impl Subject {
             Subject::Output(number, stream) => (3, number, stream as u64),
             Subject::Input(number) => (4, number, 0),
             Subject::Sink(number) => (5, number, 0),
+            Subject::ShellOutput(number, stream) => (6, number, stream as u64),
+            Subject::ShellStatus(number) => (7, number, 0),
         };
         kind << 56 | number << 1 | stream
     }
@@ -78,7 +85,9 @@ impl Subject {
             2 => Subject::Link(number),
             3 => Subject::Output(number, stream),
             4 => Subject::Input(number),
-            _ => Subject::Sink(number),
+            5 => Subject::Sink(number),
+            6 => Subject::ShellOutput(number, stream),
+            _ => Subject::ShellStatus(number),
         }
     }
 }
@@ -91,6 +100,8 @@ pub(crate) enum Child {
     Waiting,
     /// Shows what the image's shell can do.
     Proof(Option<Leaf>),
+    /// A persistent shell.
+    Shell(u64),
 }
 
 /// Everything that the daemon of one sandbox knows.
@@ -107,6 +118,7 @@ pub(crate) struct Server {
     pub children: HashMap<u32, Child>,
     sinks: Sinks,
     parking: Parking,
+    pub shells: Shells,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
     /// What a call without a user runs as, with the environment that it has.
@@ -147,6 +159,7 @@ impl Server {
             children: HashMap::new(),
             sinks: Sinks::default(),
             parking: Parking::default(),
+            shells: Shells::default(),
             lingering: Vec::new(),
             default_user,
             scratch: vec![0; SCRATCH_BYTES],
@@ -190,6 +203,8 @@ impl Server {
             Subject::Output(number, stream) => self.output_ready(number, stream),
             Subject::Input(number) => self.input_ready(number),
             Subject::Sink(number) => self.sinks.drain(number, &self.reactor, &mut self.scratch),
+            Subject::ShellOutput(number, stream) => self.shell_output_ready(number, stream),
+            Subject::ShellStatus(number) => self.shell_status_ready(number),
         }
         None
     }
@@ -286,6 +301,8 @@ mod tests {
             Subject::Output(number, 1),
             Subject::Input(number),
             Subject::Sink(1),
+            Subject::ShellOutput(2, 1),
+            Subject::ShellStatus(3),
         ] {
             assert_eq!(Subject::from_token(subject.token()), subject);
         }

@@ -9,16 +9,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::AtFlags;
-use rustix::process::{Pid, Signal, WaitIdOptions};
+use rustix::process::{Signal, WaitIdOptions};
 
 use super::{Child, Server, Subject};
 use crate::cgroup::Leaf;
-use crate::commands::Number;
+use crate::commands::{Number, pid_of};
 use crate::message::{Exec, Kill, Mode};
 use crate::process::program::Program;
 use crate::process::reaper::{Death, Ending};
 use crate::process::recipe::{PROVEN, Recipe};
-use crate::process::spawn::{Launch, Spawned, pipe};
+use crate::process::spawn::{Launch, SCRIPT_FD, Spawned, pipe};
 use crate::process::stdio::{self, Stdio, Wiring};
 use crate::reactor::Interest;
 
@@ -190,7 +190,7 @@ impl Server {
         let [null, out, err] = theirs.each_ref().map(AsFd::as_fd);
         let (input, extra) = match recipe.is_standard_input() {
             true => (their_script.as_fd(), vec![]),
-            false => (null, vec![their_script.as_fd()]),
+            false => (null, vec![(their_script.as_fd(), SCRIPT_FD)]),
         };
         let launch = Launch {
             program: Program::shell(recipe.argv(), &self.default_env),
@@ -320,8 +320,4 @@ fn is_waiting(pid: u32) -> bool {
     let Some(pid) = pid_of(pid) else { return false };
     let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), options), Ok(None))
-}
-
-fn pid_of(pid: u32) -> Option<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw)
 }

@@ -119,6 +119,7 @@ impl Server {
     pub(crate) fn child_died(&mut self, death: &Death) {
         match self.children.remove(&death.pid) {
             Some(Child::Command(number)) => self.leader_died(number, death),
+            Some(Child::Shell(shell)) => self.shell_died(shell, death),
             Some(Child::Waiting) => self.waiting_died(death.pid),
             Some(Child::Proof(leaf)) => {
                 self.proof_ended(death);
@@ -209,22 +210,34 @@ impl Server {
     }
 
     /// Somebody may still write to this pipe: go on reading it, for nobody.
-    fn retire(&mut self, pipe: Pipe) {
+    pub(super) fn retire(&mut self, pipe: Pipe) {
         if pipe.watched && self.reactor.remove(&pipe.fd).is_err() {
             return;
         }
         self.sinks.add(pipe.fd, &self.reactor);
     }
 
+    /// A command's deadline has passed: its timeout, or the moment to see whether it has stopped since.
     pub(super) fn time_out(&mut self, number: Number) {
         if let Some(command) = self.commands.get_mut(number) {
-            command.timed_out = true;
+            command.timed_out |= !command.cancelled;
+        }
+        self.kill(number);
+    }
+
+    /// The client wants no more of a command.
+    pub(crate) fn cancel_command(&mut self, number: Number) {
+        if let Some(command) = self.commands.get_mut(number) {
+            command.cancelled |= !command.timed_out;
         }
         self.kill(number);
     }
 
     /// Kill a command as its `kill` says.
-    pub(crate) fn kill(&mut self, number: Number) {
+    fn kill(&mut self, number: Number) {
+        if let Some(shell) = self.shell_of(number) {
+            return self.interrupt_run(shell);
+        }
         let Some(command) = self.commands.get_mut(number) else { return };
         let scope = command.kill;
         let Some(process) = command.process_mut() else { return };
@@ -258,7 +271,7 @@ fn outcome(process: &Process, started: Instant, timed_out: bool) -> Outcome {
 }
 
 /// What a process that never executed its program stands for.
-fn launch_error(stage: Stage, errno: Errno) -> Error {
+pub(super) fn launch_error(stage: Stage, errno: Errno) -> Error {
     match (stage, errno) {
         (Stage::Directory, errno) => Error::system("enter the working directory", errno),
         (Stage::Setup, Errno::PERM) => Error::new(Code::UserUnsupported, "this user cannot be had in this id mode"),

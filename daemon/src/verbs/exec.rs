@@ -12,7 +12,7 @@ use crate::output::Store;
 use crate::process::input::Input;
 use crate::process::program::{Environment, Program};
 use crate::process::script;
-use crate::process::spawn::{Launch, Spawned};
+use crate::process::spawn::{Launch, SCRIPT_FD, Spawned};
 use crate::process::stdio::{self, Stdio, Wiring};
 use crate::serve::{Child, Server, Taken, microseconds};
 use crate::users::{self, User};
@@ -68,7 +68,7 @@ impl Server {
         let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
         let (stdio, theirs) = stdio::open(Wiring::of(request), self.context.null.as_fd(), &identity)?;
         let leaf = self.context.leaves.take();
-        let extra: Vec<BorrowedFd<'_>> = script_file.iter().map(AsFd::as_fd).collect();
+        let extra: Vec<_> = script_file.iter().map(|file| (file.as_fd(), SCRIPT_FD)).collect();
         let launch = Launch {
             program,
             stdio: theirs.each_ref().map(AsFd::as_fd),
@@ -175,11 +175,13 @@ fn new_command(request: &Exec<'_>, spawned: Spawned, leaf: Option<Leaf>, stdio: 
         pid: spawned.pid,
         mode: request.mode,
         kill: request.kill,
+        merge: request.merge,
         outputs: [output(out, request.cap_out), output(err, request.cap_err)],
         input,
         watcher: None,
         deadline: request.timeout_ms.and_then(|limit| clock.started.checked_add(Duration::from_millis(limit))),
         timed_out: false,
+        cancelled: false,
         started: clock.started,
         spawn_us: microseconds(clock.started - clock.received),
         forgotten: false,

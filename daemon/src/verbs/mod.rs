@@ -7,6 +7,7 @@ mod exec;
 mod processes;
 mod quiesce;
 mod reset;
+mod shell;
 mod signal;
 mod stdin;
 mod usage;
@@ -25,6 +26,9 @@ impl Server {
             Request::Stdin(stdin) => self.stdin(link, id, stdin),
             Request::Resize(resize) => self.resize(link, id, resize),
             Request::Signal(signal) => self.signal(link, id, signal),
+            Request::ShellOpen(open) => self.shell_open(link, id, open),
+            Request::ShellRun(run) => self.shell_run(link, id, run),
+            Request::ShellClose(close) => self.shell_close(link, id, close),
             Request::Cancel => self.cancel(link, id),
             Request::Usage => self.usage(link, id),
             Request::Processes => self.processes(link, id),
@@ -44,7 +48,7 @@ impl Server {
 
     fn cancel(&mut self, link: u64, id: u32) -> Result<()> {
         if let Some(Call::Command(number)) = self.find_call(link, id) {
-            self.kill(number);
+            self.cancel_command(number);
         }
         Ok(())
     }

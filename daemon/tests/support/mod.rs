@@ -99,6 +99,7 @@ impl Sandbox {
         let waiter = unsafe { libc::fork() };
         if waiter == 0 {
             drop(ours);
+            let theirs = keep_only(theirs);
             // SAFETY: the child of a fork; nothing of the parent runs in it.
             let code = unsafe { enter_namespace(|| serve(theirs, change)) };
             // SAFETY: always.
@@ -117,7 +118,7 @@ impl Sandbox {
         rustix::net::sendmsg(source, &[std::io::IoSlice::new(b"s")], &mut ancillary, SendFlags::empty()).unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         ours.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client { stream: ours, last_id: 0 }
+        Client { stream: ours, last_id: 0, aside: Vec::new() }
     }
 
     /// Connect and say hello.
@@ -190,15 +191,22 @@ fn unshare_as_user(flags: libc::c_int) -> bool {
         && std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).is_ok()
 }
 
+/// Keep nothing of the test runner and of other sandboxes, as an init that was executed would.
+fn keep_only(source: OwnedFd) -> OwnedFd {
+    const KEPT: libc::c_int = 9;
+    // SAFETY: a duplicate at a fixed number, and all others closed; nothing here uses the closed ones.
+    unsafe {
+        if source.as_raw_fd() != KEPT {
+            assert_eq!(libc::dup3(source.as_raw_fd(), KEPT, libc::O_CLOEXEC), KEPT);
+        }
+        std::mem::forget(source);
+        libc::close_range(3, KEPT as libc::c_uint - 1, 0);
+        libc::close_range(KEPT as libc::c_uint + 1, libc::c_uint::MAX, 0);
+        OwnedFd::from_raw_fd(KEPT)
+    }
+}
+
 fn serve(source: OwnedFd, change: impl FnOnce(&mut SandboxContext)) -> i32 {
-    // Keep nothing of the test runner, as an init that was executed would.
-    let kept = source.as_raw_fd();
-    // SAFETY: a duplicate at a fixed number, and everything above it closed; nothing here uses the closed ones.
-    let source = unsafe {
-        assert_eq!(libc::dup3(kept, 9, libc::O_CLOEXEC).max(kept.min(9)), 9);
-        libc::close_range(10, libc::c_uint::MAX, 0);
-        OwnedFd::from_raw_fd(9)
-    };
     let mut context = context();
     change(&mut context);
     match sandlotd::serve::serve(Source::new(source), context) {
@@ -215,6 +223,8 @@ fn serve(source: OwnedFd, change: impl FnOnce(&mut SandboxContext)) -> i32 {
 pub struct Client {
     pub stream: UnixStream,
     last_id: u32,
+    /// Messages of calls that nobody has asked for yet.
+    aside: Vec<Message>,
 }
 
 impl Client {
@@ -256,19 +266,29 @@ impl Client {
         self.last_id
     }
 
+    /// Requests sent under ids of their own, hello not counted.
+    pub fn count(&self) -> u32 {
+        self.last_id
+    }
+
     /// Send a request and return its first answer.
     pub fn ask(&mut self, kind: &str, fields: &[(&str, Value)]) -> Message {
         let id = self.begin(kind, fields);
         self.next_of(id)
     }
 
-    /// The next message of a call; pings and messages of other calls are passed over.
+    /// The next message of a call; those of other calls are kept for later.
     pub fn next_of(&mut self, id: u32) -> Message {
+        let of_call = |message: &Message| message.number("id") == u64::from(id);
+        if let Some(index) = self.aside.iter().position(of_call) {
+            return self.aside.remove(index);
+        }
         loop {
             let message = self.receive();
-            if message.number("id") == u64::from(id) {
+            if of_call(&message) {
                 return message;
             }
+            self.aside.push(message);
         }
     }
 
