@@ -20,8 +20,16 @@ pub fn probe(machine: &Machine, runtime: &Runtime) -> (BTreeMap<String, String>,
         facts.insert(format!("cgroup_{controller}"), if enforced { "enforced" } else { "missing" }.to_owned());
         if !enforced {
             let why = machine.hierarchies.refused.get(controller).cloned().unwrap_or_default();
-            missing.push(Missing { what: format!("limit: {controller}"), why, remedy: String::new() });
+            missing.push(Missing { what: format!("limit: {controller}"), why, remedy: delegation(controller) });
         }
     }
     (facts, missing)
+}
+
+/// How a user comes by a control group of its own.
+fn delegation(controller: &str) -> String {
+    format!(
+        "run as root, or in a control group that is yours: systemd-run --user --scope -p Delegate=yes COMMAND; \
+         without systemd, as root: mkdir /sys/fs/cgroup/{controller}/NAME, give it to the user, put the shell's pid into its cgroup.procs"
+    )
 }
