@@ -48,7 +48,7 @@ impl Server {
         let numbers = Numbers::for_program(&program);
         let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
         let wiring = Wiring { input: false, merge: false, terminal: None };
-        let (stdio, theirs) = stdio::open(wiring, self.null.as_fd(), &identity)?;
+        let (stdio, theirs) = stdio::open(wiring, self.context.null.as_fd(), &identity)?;
         let (control, their_control) = open_control(numbers).map_err(|errno| Error::system("open a shell", errno))?;
         let leaf = self.context.leaves.take();
         let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or(&program).to_vec();
