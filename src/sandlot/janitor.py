@@ -12,8 +12,9 @@ to be cancelled, or ended without a clear answer, "there was none" is believed o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sandlot.backends.base import Backend
 from sandlot.errors import BadRequest, Capacity, SandlotError, Throttled, Unsupported
@@ -21,6 +22,8 @@ from sandlot.events import Scalar
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
 from sandlot.sandbox import Sandbox
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,22 @@ class Deletion:
     was cut off leaves doubt."""
     settle_s: float = 1.0
     """How long "there was none" must be repeated after a create that ended in doubt."""
+
+
+async def persist(work: Callable[[], Awaitable[T]], *, on_cancel: Callable[[], None] = lambda: None) -> T:
+    """Do this work to its end in a task that nobody but an ending event loop cancels, and begin it anew when it does.
+
+    Only for cleaning up, which must be bounded and harmless to begin again: what is not cleaned up now never will be.
+    """
+    task = asyncio.current_task()
+    while True:
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if task is None or not task.cancelling():
+                raise  # something inside was cancelled, not we
+            task.uncancel()
+            on_cancel()
 
 
 CERTAIN = (BadRequest, Unsupported, Capacity, Throttled)
@@ -103,18 +122,12 @@ class Janitor:
         return len(self._tasks)
 
     async def _remove(self, removal: _Removal) -> None:
-        loop = asyncio.get_running_loop()
+        def hurry() -> None:
+            now = asyncio.get_running_loop().time()
+            removal.give_up_at_s = min(removal.give_up_at_s, now + self._rules.hurry_s)
+
         try:
-            while True:
-                try:
-                    step = await self._until_confirmed(removal)
-                    break
-                except asyncio.CancelledError:
-                    # The loop is ending. What is not deleted now will not be deleted by us, so go on, within bounds.
-                    task = asyncio.current_task()
-                    if task is not None:
-                        task.uncancel()
-                    removal.give_up_at_s = min(removal.give_up_at_s, loop.time() + self._rules.hurry_s)
+            step = await persist(lambda: self._until_confirmed(removal), on_cancel=hurry)
             self._journal.step(removal.record, step, {"why": removal.record.why, "attempts": removal.attempts})
         finally:
             del self._tasks[removal.record]

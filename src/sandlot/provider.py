@@ -22,7 +22,7 @@ from sandlot.backends.base import Backend, Gone, Grant, SandboxInfo
 from sandlot.custody import Custody
 from sandlot.errors import BadRequest, CleanupFailed, Closed, SandlotError
 from sandlot.events import EventLog, Scalar
-from sandlot.janitor import Janitor
+from sandlot.janitor import Janitor, persist
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
 from sandlot.maker import Clocks, Limits, Maker
@@ -102,6 +102,14 @@ class Provider:
                 ledger.release(record)
             else:
                 self._custody.discard(record, why="provider_closed")
+        await persist(lambda: self._shut_down(kept))
+        left = tuple(sorted(record.name for record in ledger))
+        self.closing = Closing(ledger.created, ledger.gone, left, tuple(sorted(record.name for record in kept)))
+        self.events.append("provider.closed", data={"created": ledger.created, "gone": ledger.gone, "left": len(left)})
+        return self.closing
+
+    async def _shut_down(self, kept: Sequence[Record]) -> None:
+        """Every part may be done again: an event loop that ends interrupts this and finds it going on."""
         await self._janitor.wait_gone()
         if self._maker is not None:
             await self._sweep(kept)
@@ -112,10 +120,6 @@ class Provider:
             if record in self._custody.live:
                 await self._custody.live.pop(record).aclose()
         await self.backend.aclose()
-        left = tuple(sorted(record.name for record in ledger))
-        self.closing = Closing(ledger.created, ledger.gone, left, tuple(sorted(record.name for record in kept)))
-        self.events.append("provider.closed", data={"created": ledger.created, "gone": ledger.gone, "left": len(left)})
-        return self.closing
 
     async def _sweep(self, kept: Sequence[Record]) -> None:
         """The last look: what bears this provider's mark and is in no book arrived after its deletion was confirmed."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 from sandlot.errors import BadRequest
 
@@ -38,11 +38,11 @@ def parse_size(value: int | str, what: str = "size") -> int:
     return int(float(match[1]) * _UNIT[match[2]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Spec:
     """One wanted sandbox.
 
-    Two specs that are equal can be served by the same warm sandbox.
+    Two specs that are equal can be served by the same warm sandbox. Specs can be pickled.
     """
 
     image: str = "host"
@@ -91,25 +91,37 @@ class Spec:
 
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    _hash: int = field(init=False, compare=False, default=0)
+    """Computed once: pools look specs up all the time."""
+
     def __post_init__(self) -> None:
-        if not self.image:
-            raise BadRequest("image must not be empty", hint="use image='host' for this machine's own system")
-        if self.cpu is not None and not 0.01 <= self.cpu <= 4096:
-            raise BadRequest(f"cpu must be between 0.01 and 4096, got {self.cpu}")
-        if self.pids is not None and not 1 <= self.pids <= 4_194_304:
-            raise BadRequest(f"pids must be between 1 and 4194304, got {self.pids}")
+        self._check()
         for name in ("memory", "disk", "shm"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, parse_size(value, name))
-        if self.memory is not None and self.memory_bytes is not None and self.memory_bytes < 4 * 2**20:
+        if self.memory_bytes is not None and self.memory_bytes < 4 * 2**20:
             raise BadRequest(f"memory must be at least 4 MiB, got {self.memory} bytes")
-        for key, value in self.env.items():
-            if not key or "=" in key or "\0" in key or "\0" in value:
-                raise BadRequest(f"environment variable {key!r} has an impossible name or a NUL byte")
+        if self.cpu is not None:
+            object.__setattr__(self, "cpu", float(self.cpu))
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         object.__setattr__(self, "labels", MappingProxyType(dict(self.labels)))
         object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "_hash", hash(self.key))
+
+    def _check(self) -> None:
+        if not self.image:
+            raise BadRequest("image must not be empty", hint="use image='host' for this machine's own system")
+        if self.cpu is not None and not 0.01 <= self.cpu <= 4096:
+            raise BadRequest(f"cpu must be between 0.01 and 4096, got {self.cpu}")
+        layers: object = self.layers
+        if isinstance(layers, str):
+            raise BadRequest(f"layers must be a sequence of directories, not the text {layers!r}")
+        if self.pids is not None and not 1 <= self.pids <= 4_194_304:
+            raise BadRequest(f"pids must be between 1 and 4194304, got {self.pids}")
+        for key, value in self.env.items():
+            if not key or "=" in key or "\0" in key or "\0" in value:
+                raise BadRequest(f"environment variable {key!r} has an impossible name or a NUL byte")
 
     @property
     def memory_bytes(self) -> int | None:
@@ -129,12 +141,30 @@ class Spec:
     @property
     def key(self) -> str:
         """A stable text: equal for equal specs, fit for a dictionary key or a label."""
-        parts = [f"{name}={_plain(getattr(self, name))}" for name in self.__dataclass_fields__]
-        return ";".join(parts)
+        return ";".join(f"{name}={_plain(value)}" for name, value in self._values().items())
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self._hash
+
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        told = [f"{name}={value!r}" for name, value in self._values().items() if value != _DEFAULTS[name]]
+        return f"Spec({', '.join(told)})"
+
+    def __reduce__(self) -> tuple[Callable[..., Spec], tuple[dict[str, object]]]:
+        return _from_values, (self._values(),)
+
+    def _values(self) -> dict[str, object]:
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def _from_values(values: dict[str, object]) -> Spec:
+    return Spec(**values)  # type: ignore[arg-type]
 
 
 def _plain(value: object) -> object:
     return sorted(value.items()) if isinstance(value, Mapping) else value
+
+
+_DEFAULTS: Final = Spec()._values()

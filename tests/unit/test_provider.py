@@ -6,11 +6,14 @@ Everything runs on virtual time against a backend whose sandboxes are not real a
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from sandlot.connection import Connection
 from sandlot.errors import (
     BadRequest,
     Capacity,
@@ -27,10 +30,11 @@ from sandlot.errors import (
 )
 from sandlot.events import EventLog
 from sandlot.janitor import Deletion
-from sandlot.lifecycle import State
+from sandlot.lifecycle import Record, State
 from sandlot.pacing import Pace
 from sandlot.policy import Settings
 from sandlot.provider import Provider
+from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
 from sandlot.testing.fake import FakeBackend, FakeCommand, FakeResult
 from tests.unit.troubles import Script, Trouble
@@ -318,6 +322,32 @@ def test_deletions_outlive_the_end_of_the_event_loop() -> None:
     assert backend.existing == frozenset()
 
 
+def test_closing_outlives_a_program_that_is_cancelled_twice() -> None:
+    """As two interrupts from a keyboard do: the second one hits in the middle of closing."""
+    backend = FakeBackend(interfere=Script().always("delete", 0.05))
+    providers = []
+
+    async def program(made: asyncio.Event) -> None:
+        async with Provider(backend) as provider:
+            providers.append(provider)
+            for _ in range(5):
+                await provider.create(SPEC)
+            made.set()
+            await asyncio.Event().wait()
+
+    async def interrupted() -> None:
+        made = asyncio.Event()
+        task = asyncio.create_task(program(made))
+        await made.wait()
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(interrupted())
+    assert backend.existing == frozenset()
+    assert str(providers[0].closing) == "created 5, gone 5, left 0"
+
+
 # --- deleting -------------------------------------------------------------------------------------------------------
 async def test_a_delete_that_fails_is_tried_until_it_is_confirmed() -> None:
     """Never reported as done before the backend said so."""
@@ -485,6 +515,24 @@ async def test_says_what_it_holds() -> None:
         sandbox = await provider.create(SPEC)
         assert [(info.name, info.state) for info in await provider.list()] == [(sandbox.name, "usable")]
         assert repr(provider) == f"<Provider {provider.mark} on fake: created 1, gone 0; now 1 usable>"
+
+
+async def test_nothing_of_a_deleted_sandbox_is_kept() -> None:
+    """However many come and go, the provider holds only what exists: no handle, no record, no task."""
+    async with providing(FakeBackend()) as provider:
+        for _ in range(50):
+            await (await provider.create(SPEC)).aclose()
+            task = asyncio.create_task(provider.create(SPEC))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        del task
+        await asyncio.sleep(10)
+        gc.collect()
+        kept = Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, (Sandbox, Record, Connection)))
+        assert kept == {}
+        assert len(asyncio.all_tasks()) == 2
 
 
 async def test_an_error_of_no_known_kind_still_leaves_nothing() -> None:

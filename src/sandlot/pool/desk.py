@@ -119,6 +119,7 @@ class Desk:
         shelf.waiting[ticket] = None
         if shelf.want:
             self._line[ticket] = spec
+            self._plan = _without_one(self._plan, spec)
         self._serve[spec] = None
 
     def ask_again(self, ticket: int, spec: Spec) -> None:
@@ -355,3 +356,11 @@ class Desk:
     def _leave(self, name: str, spec: Spec) -> None:
         self._leaving[name] = spec
         self._leaving_memory += self.limits.memory_of(spec)
+
+
+def _without_one(plan: Plan, spec: Spec) -> Plan:
+    """The plan, when the request has come that one of its creations was for."""
+    if spec not in plan.warm:
+        return plan
+    place = plan.warm.index(spec)
+    return Plan(plan.evict, plan.warm[:place] + plan.warm[place + 1 :])

@@ -76,9 +76,12 @@ def _rehearse(view: View, concurrency: int, margin: float) -> list[tuple[int, Sp
     for spec, holding in view.holdings.items():
         stage.parked[spec] = holding.idle + holding.coming
     due: list[tuple[int, Spec]] = []
+    horizon_s = view.now_s + margin * max((_create_s(view, spec) for spec in set(view.expected)), default=0.0)
     for position, spec in enumerate(view.expected):
         while len(stage.ends) >= concurrency:
             stage.end_one()
+        if stage.now_s > horizon_s:
+            break  # nothing that starts so late can be due now
         if stage.parked[spec] > 0:
             stage.parked[spec] -= 1
         elif stage.now_s - margin * _create_s(view, spec) <= view.now_s:

@@ -203,6 +203,19 @@ def test_stock_waits_for_requests() -> None:
     assert desk.decide().create == ((B, "stock"),)
 
 
+def test_a_request_replaces_the_stock_that_was_planned_for_it() -> None:
+    """Or one sandbox too many would be created between two plans."""
+    desk = Desk(PoolLimits(sandboxes=10, warming=1))
+    desk.follow(Plan(warm=(A, B, B)))
+    assert desk.decide().create == ((A, "stock"),)
+    desk.ask(1, B)
+    assert desk.decide().create == ((B, "request"),)
+    desk.arrived("a", A, "stock")
+    assert desk.decide().create == ((B, "stock"),)
+    desk.arrived("b", B, "stock")
+    assert desk.decide() == Decisions(give=((1, "b"),))
+
+
 def test_memory_is_room_too() -> None:
     """A request that does not fit waits until enough has gone, and later ones do not overtake it."""
     big = Spec(image="dir:/big", memory="250MiB")
