@@ -14,7 +14,7 @@ from sandlot.backends.local.runtime import cache_dir
 from sandlot.cli.failures import one_line
 from sandlot.cli.output import json_option, print_json, print_table, say
 from sandlot.cli.running import run
-from sandlot.errors import BadRequest, SandlotError
+from sandlot.errors import BadRequest, SandlotError, WriteFailed
 from sandlot.opening import local
 from sandlot.pool import Pool, PoolLimits
 from sandlot.rollout import write_whole
@@ -113,6 +113,8 @@ async def _build_all(recipes: Sequence[Recipe], jobs: int) -> list[Outcome]:
                     outcome = Outcome(recipe, await build_task(recipe, pool, index, cache))
                 except SandlotError as error:
                     outcome = Outcome(recipe, None, error)
+                except OSError as error:
+                    outcome = Outcome(recipe, None, WriteFailed.from_os(error, error.filename or cache))
                 _say(outcome)
                 return outcome
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,8 +31,9 @@ from sandlot.tasks.task import HiddenTests, PytestRun
 FORMAT: Final = 1
 """Raised when the same recipe would come out differently."""
 
+LOCK_PAUSE_S: Final = 0.5
+
 TREE: Final = "/testbed"
-BUILDING: Final = "building a task from releases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ async def build_task(recipe: Recipe, pool: Pool, index: Index, cache: Path) -> B
     async with pool.lease(spec) as box:
         version = await _python_version(box)
         place = cache / f"{recipe.id}-{_key(recipe, version)}"
-        with _locked(place):
+        async with _locked(place):
             stored = _load(place)
             if stored is not None:
                 return Built(_located(stored.row, place), stored.calibration, cached=True)
@@ -86,8 +88,8 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
         await inside.bring_out(box, old, old_tree)
         await inside.bring_out(box, new, new_tree)
         layout = trees.find_layout(recipe, old_tree, new_tree)
-        difference = trees.compare(recipe, layout, old_tree, new_tree)
-        trees.copy_tests(layout, new_tree, work / "hidden")
+        difference = await asyncio.to_thread(trees.compare, recipe, layout, old_tree, new_tree)
+        await asyncio.to_thread(trees.copy_tests, layout, new_tree, work / "hidden")
     await inside.freeze(box, old, work / "layer", TREE)
     run = PytestRun(python=inside.PYTHON, arguments=recipe.pytest_arguments, import_roots=layout.import_roots)
     what = Examination(tree=TREE, run=run, paths=layout.tests, limit_s=recipe.test_limit_s)
@@ -145,19 +147,28 @@ def _load(place: Path) -> _Stored | None:
         return None
 
 
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """One builder for a task at a time, on this machine."""
+@asynccontextmanager
+async def _locked(place: Path) -> AsyncIterator[None]:
+    """One builder for a task at a time, on this machine; the others find it built."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise WriteFailed.from_os(error, place) from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not _lock_nowait(file):  # noqa: ASYNC110 - another process holds it, and a wait in a thread cannot be cancelled
+            await asyncio.sleep(LOCK_PAUSE_S)
         yield
     finally:
         os.close(file)
+
+
+def _lock_nowait(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

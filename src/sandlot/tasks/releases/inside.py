@@ -135,8 +135,15 @@ async def freeze(box: Sandbox, old: Release, layer: Path, tree: str) -> None:
     await _step(box, ["cp", "-a", old.tree, tree], "putting the tree in its place")
     for path in (ENVIRONMENT, tree):
         target = layer / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_open(layer, target.parent)
         await box.download(path, target)
+
+
+def _make_open(layer: Path, folder: Path) -> None:
+    """Directories that every user of a sandbox may enter, whatever the umask here."""
+    for path in (layer, *reversed(folder.relative_to(layer).parents), folder.relative_to(layer)):
+        (layer / path).mkdir(exist_ok=True)
+        (layer / path).chmod(0o755)
 
 
 async def _install(box: Sandbox, requirements: Sequence[str]) -> None:
