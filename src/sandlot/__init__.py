@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         RolloutSettings,
         group_results,
         rollouts,
+        whole_groups,
     )
     from sandlot.sandbox import (
         Chunk,
@@ -161,6 +162,7 @@ __all__ = [
     "read_events",
     "read_tasks",
     "rollouts",
+    "whole_groups",
 ]
 
 _LATER: Final = {
@@ -201,6 +203,7 @@ _LATER: Final = {
     "RolloutSettings": "sandlot.rollout",
     "group_results": "sandlot.rollout",
     "rollouts": "sandlot.rollout",
+    "whole_groups": "sandlot.rollout",
     "Task": "sandlot.tasks",
     "Verdict": "sandlot.tasks",
     "read_tasks": "sandlot.tasks",

@@ -2,10 +2,11 @@
 
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment
 from sandlot.rollout.engine import RolloutSettings, rollouts
+from sandlot.rollout.groups import Group, group_results, whole_groups
 from sandlot.rollout.judging import Judge, Judging
 from sandlot.rollout.phases import PhaseLimits
 from sandlot.rollout.recording import ContentStore
-from sandlot.rollout.results import AgentReport, Attempt, Group, RolloutResult, group_results
+from sandlot.rollout.results import AgentReport, Attempt, RolloutResult
 from sandlot.rollout.store import RunStore, read_results, write_whole
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "group_results",
     "read_results",
     "rollouts",
+    "whole_groups",
     "write_whole",
 ]

@@ -78,36 +78,6 @@ class RolloutResult:
         return self.attempts[-1] if self.status == "failed" else None
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """All rollouts of one task."""
-
-    task: str
-    results: tuple[RolloutResult, ...]
-
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """Of the scored ones only."""
-        return tuple(result.reward for result in self.results if result.reward is not None)
-
-    @property
-    def lost(self) -> int:
-        return sum(result.status == "failed" for result in self.results)
-
-    @property
-    def mean_reward(self) -> float | None:
-        """Over the scored rollouts; None when there is none."""
-        return sum(self.rewards) / len(self.rewards) if self.rewards else None
-
-
-def group_results(results: Iterable[RolloutResult]) -> tuple[Group, ...]:
-    """Groups in the order in which their tasks first appear, members by sample number."""
-    members: dict[str, list[RolloutResult]] = {}
-    for result in results:
-        members.setdefault(result.task, []).append(result)
-    return tuple(Group(task, tuple(sorted(found, key=lambda one: one.sample))) for task, found in members.items())
-
-
 def failed_attempt(error: BaseException, *, phase: Phase, seconds: float, sandbox: str = "") -> Attempt:
     """An attempt from what was raised. Only errors of our own tree say that they are retriable."""
     if isinstance(error, SandlotError):

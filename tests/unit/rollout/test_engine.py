@@ -13,7 +13,7 @@ import pytest
 from sandlot.errors import BadRequest, Capacity, TransportLost
 from sandlot.pool import Pool, PoolLimits
 from sandlot.provider import Provider
-from sandlot.rollout import PhaseLimits, RolloutResult, RolloutSettings, group_results, rollouts
+from sandlot.rollout import PhaseLimits, RolloutResult, RolloutSettings, group_results, rollouts, whole_groups
 from sandlot.rollout.judging import Lease
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
@@ -93,6 +93,20 @@ async def test_every_task_is_run_as_often_as_asked() -> None:
     assert {result.status for result in results} == {"scored"}
     assert all({"acquire", "agent", "quiesce", "judge"} == set(result.phases_s) for result in results)
     assert all(len(result.sandboxes) == 2 for result in results)
+
+
+async def test_groups_come_when_they_are_whole() -> None:
+    """In the order in which they are completed; one that never is whole is an error, not a smaller group."""
+
+    async def solve(box: Sandbox, task: Task) -> None:
+        await asyncio.sleep(10.0 if task.id == "slow" else 1.0)
+
+    async with _pool(FakeBackend()) as pool:
+        run = rollouts(_tasks("slow", "quick"), solve, pool, per_task=3, judge=ScriptedJudge())
+        assert [(group.task, len(group.results)) async for group in whole_groups(run, 3)] == [("quick", 3), ("slow", 3)]
+        run = rollouts(_tasks("a"), solve, pool, per_task=3, judge=ScriptedJudge())
+        with pytest.raises(BadRequest, match="did not become whole"):
+            [group async for group in whole_groups(run, 4)]
 
 
 async def test_what_is_finished_is_not_run_again() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sandlot.errors import BadRequest, WriteFailed
-from sandlot.rollout.results import Attempt, RolloutResult, decode_result, encode_result, group_results, unfinished
+from sandlot.rollout.groups import group_results
+from sandlot.rollout.results import Attempt, RolloutResult, decode_result, encode_result, unfinished
 from sandlot.rollout.store import RESERVE, RESULTS, RunStore, read_results, write_whole
 from sandlot.tasks.verdict import LeftOut, Verdict
 
