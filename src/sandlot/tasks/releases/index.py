@@ -42,7 +42,9 @@ def index_of_client(environment: Mapping[str, str] | None = None, files: tuple[P
     certificates = _read(bundle)
     if certificates is not None:
         inside |= dict.fromkeys(_CERTIFICATES, CERTIFICATES_INSIDE)
-    return Index(inside | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_CACHE_DIR": "1"}, certificates)
+    # The second release's build tools are those of the first, most often: pip's cache inside spares fetching them again.
+    inside |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_CACHE_DIR": "/tmp/pip-cache"}
+    return Index(inside, certificates)
 
 
 def _config_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
