@@ -191,6 +191,7 @@ class DiffBuilder:
         self._data: list[tuple[int, int, int]] = []
         self._spool = _Spool()
         self._position = 0
+        self._whole = False
 
     def entry(self, entry: Entry) -> None:
         """
@@ -220,11 +221,14 @@ class DiffBuilder:
         self._position = position + len(data)
 
     def finish(self) -> None:
+        """Everything has come: from now on the data belongs to the diff."""
         self._seal()
+        self._whole = True
 
     def close(self) -> None:
         """Free everything, when no diff is to be made of it."""
-        self._spool.close()
+        if not self._whole:
+            self._spool.close()
 
     def diff(self) -> Diff:
         return Diff(tuple(self._entries), self._spool)
