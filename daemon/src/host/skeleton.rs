@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 const SYSTEM_LINKS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"];
 
 /// Empty directories with their modes.
-const DIRECTORIES: [(&str, u32); 22] = [
+const DIRECTORIES: [(&str, u32); 23] = [
     ("usr", 0o755),
     ("etc", 0o755),
     ("root", 0o700),
@@ -39,11 +39,14 @@ const DIRECTORIES: [(&str, u32); 22] = [
     ("mnt", 0o755),
     ("media", 0o755),
     ("etc/ssl", 0o755),
+    ("etc/ssl/certs", 0o755),
     ("etc/default", 0o755),
 ];
 
 /// Files and directories of `/etc`. A `*` at the end stands for any rest of the name.
-const CONFIGURATION: [&str; 55] = [
+///
+/// Certificates are the one file with all of them: the hundreds of single ones would make most of the work of making this.
+const CONFIGURATION: [&str; 56] = [
     "adduser.conf",
     "alpine-release",
     "alternatives",
@@ -96,7 +99,8 @@ const CONFIGURATION: [&str; 55] = [
     "services",
     "shells",
     "skel",
-    "ssl/certs",
+    "ssl/certs/ca-certificates.crt",
+    "ssl/certs/java",
     "ssl/openssl.cnf",
     "timezone",
 ];
@@ -200,6 +204,9 @@ fn matching_names(directory: &Path, pattern: &str) -> io::Result<Vec<OsString>> 
 
 /// Copy a link, a directory or a file that everybody may read. The rest is not for everybody and stays out.
 fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
+    if is_manual_page(from) {
+        return Ok(());
+    }
     let entry = fs::symlink_metadata(from)?;
     let public = entry.mode() & 0o004 != 0;
     if entry.is_symlink() {
@@ -217,6 +224,11 @@ fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Four in five links of `alternatives` lead to pages of the manual, which no program reads.
+fn is_manual_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
 }
 
 /// passwd and group with the machine's own accounts but not its people, and shadow files in which all are locked.
@@ -289,9 +301,12 @@ mod tests {
         fs::write(top.join("etc/shadow"), "root:$6$secret:1::::::\n").unwrap();
         fs::write(top.join("etc/services"), "ssh 22/tcp\n").unwrap();
         fs::write(top.join("etc/ssl/private/key"), "secret").unwrap();
-        fs::write(top.join("etc/ssl/certs/hidden"), "secret").unwrap();
-        fs::set_permissions(top.join("etc/ssl/certs/hidden"), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(top.join("etc/ssl/certs/ca.pem"), "certificate").unwrap();
+        fs::write(top.join("etc/ssl/openssl.cnf"), "secret").unwrap();
+        fs::set_permissions(top.join("etc/ssl/openssl.cnf"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(top.join("etc/ssl/certs/ca-certificates.crt"), "certificate").unwrap();
+        fs::create_dir_all(top.join("etc/alternatives")).unwrap();
+        symlink("/usr/bin/mawk", top.join("etc/alternatives/awk")).unwrap();
+        symlink("/usr/share/man/man1/mawk.1.gz", top.join("etc/alternatives/awk.1.gz")).unwrap();
         fs::write(top.join("etc/python3.9/sitecustomize.py"), "").unwrap();
         fs::write(top.join("etc/secret.conf"), "secret").unwrap();
         top
@@ -317,7 +332,9 @@ mod tests {
         let image = top.join("image");
         build(&top, &image).unwrap();
         assert_eq!(fs::read_to_string(image.join("etc/services")).unwrap(), "ssh 22/tcp\n");
-        assert!(image.join("etc/ssl/certs/ca.pem").exists());
+        assert!(image.join("etc/ssl/certs/ca-certificates.crt").exists());
+        let alternatives = fs::read_dir(image.join("etc/alternatives")).unwrap();
+        assert_eq!(alternatives.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>(), ["awk"]);
         assert!(image.join("etc/python3.9/sitecustomize.py").exists());
         assert_eq!(fs::read_link(image.join("bin")).unwrap(), Path::new("usr/bin"));
         assert!(image.join("lib64").is_dir());
