@@ -212,6 +212,8 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return import_module("sandlot.sync")
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module 'sandlot' has no attribute {name!r}")

@@ -5,6 +5,8 @@
             print(box.exec("uname -a", timeout=10).stdout)
             with box.stream("make") as stream:
                 for chunk in stream: ...
+        with sandlot.sync.Pool(provider) as pool:
+            for result in sandlot.sync.rollouts(tasks, agent, pool): ...
 
 Every object has the methods of its async counterpart, with the same arguments, results and errors; `await`, `async with` and
 `async for` fall away. Ctrl-C during a call cancels the call, as cancelling a task does. Calls may be made from any thread.
@@ -20,10 +22,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from sandlot import opening
-from sandlot.errors import Closed
+from sandlot import opening, pool, rollout
+from sandlot.errors import BadRequest, Closed
 
-__all__ = ["Blocking", "local"]
+__all__ = ["Blocking", "Pool", "local", "rollouts"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,4 +184,19 @@ def _opens(function: Callable[P, T]) -> Callable[P, Blocking[T]]:
     return opened
 
 
+def _within(function: Callable[P, T]) -> Callable[P, Blocking[T]]:
+    """A function of the async API that works with what `local` gave, on the loop of that."""
+
+    @functools.wraps(function)
+    def within(*args: P.args, **kwargs: P.kwargs) -> Blocking[T]:
+        threads = [value._thread for value in (*args, *kwargs.values()) if isinstance(value, Blocking)]
+        if not threads:
+            raise BadRequest(f"{function.__name__} needs a provider or pool of sandlot.sync among its arguments")
+        return Blocking(threads[0].call(_call(function, args, kwargs)), threads[0])
+
+    return within
+
+
 local = _opens(opening.local)
+Pool = _within(pool.Pool)
+rollouts = _within(rollout.rollouts)

@@ -14,6 +14,7 @@ from msgspec.structs import replace as with_fields
 
 from sandlot.errors import BadRequest, Closed, ProtocolViolation, SandboxFileError
 from sandlot.limits import MAX_CHUNK_BYTES
+from sandlot.protocol.calls import check_entry
 from sandlot.protocol.fields import EntryKind
 from sandlot.protocol.requests import Entry
 from sandlot.sandbox.trees import Item, Piece
@@ -199,6 +200,7 @@ class DiffBuilder:
             ProtocolViolation: a hard link to what did not come before.
             SandboxFileError: more entries than a diff holds (EFBIG).
         """
+        check_entry(entry)
         self._seal()
         if len(self._entries) >= _MOST_ENTRIES:
             raise SandboxFileError(f"more than {_MOST_ENTRIES} things changed", number=errno.EFBIG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -77,7 +77,7 @@ class Job:
         return f"<Job {self.key} {'ended' if self._exit is not None else 'pid ' + str(self.pid or '?')}>"
 
     # --- output ---------------------------------------------------------------------------------------------------------
-    async def output(self, out_from: int = 0, err_from: int = 0) -> AsyncIterator[Chunk]:
+    async def output(self, out_from: int = 0, err_from: int = 0) -> AsyncGenerator[Chunk, None]:
         """Output from these byte offsets on, as it comes, until the job ends or the loop is left.
 
         What the ring has dropped shows as a chunk without data whose `missing_bytes` says how much. One reader at a time:

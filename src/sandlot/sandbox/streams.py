@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +40,7 @@ def chunk_of(part: a.Out | a.Gap) -> Chunk:
     return Chunk(name, part.off, part.d)
 
 
-async def follow(connection: Connection, sink: Feed) -> AsyncIterator[Chunk]:
+async def follow(connection: Connection, sink: Feed) -> AsyncGenerator[Chunk, None]:
     """Chunks as the reader asks for them, until the command ends."""
     while (part := await sink.next()) is not None:
         if isinstance(part, a.Started):
@@ -111,7 +111,7 @@ class CommandStream:
             self._connection.abandon(self._sink)
             self._sink.ended(Closed("the stream was closed by this client"))
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         sink = self._begin()
         async for chunk in follow(self._connection, sink):
             yield chunk

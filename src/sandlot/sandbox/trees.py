@@ -17,6 +17,7 @@ from typing import Final
 
 from sandlot.errors import BadRequest, ProtocolViolation, SandboxFileError
 from sandlot.limits import MAX_CHUNK_BYTES
+from sandlot.protocol.calls import check_entry
 from sandlot.protocol.requests import Entry
 
 
@@ -153,6 +154,7 @@ class TreeWriter:
             OSError: this machine's file system refuses.
             ProtocolViolation: the entry would lead outside of the target, or makes no sense.
         """
+        check_entry(entry)
         self._finish_file()
         if entry.path == b"":
             self._make_root(entry)
@@ -230,8 +232,6 @@ class TreeWriter:
     def _place(self, path: bytes) -> tuple[int, bytes]:
         """The descriptor of the directory that holds `path` (kept for the next entry beside it), and its name there."""
         above, _, name = path.rpartition(b"/")
-        if name in (b"", b".", b"..") or b"\0" in name:
-            raise ProtocolViolation(f"an entry with the path {path[:200]!r}")
         if self._parent is None or self._parent[0] != above:
             fd = self._walk(above)
             if self._parent is not None:
@@ -245,9 +245,6 @@ class TreeWriter:
             raise ProtocolViolation("an entry before the root of the transfer")
         fd = os.dup(self._root)
         for name in path.split(b"/") if path else ():
-            if name in (b"", b".", b".."):
-                os.close(fd)
-                raise ProtocolViolation(f"an entry with the path {path[:200]!r}")
             try:
                 below = os.open(name, _DIR_FLAGS, dir_fd=fd)
             finally:
