@@ -161,10 +161,13 @@ class Desk:
         self._tidy(spec, shelf)
         return ticket
 
-    def returned(self, name: str, leases: int) -> bool:
-        """A lease has ended. True: reset it, it is coming back. False: it is to be deleted."""
+    def returned(self, name: str, leases: int, *, wanted: bool = True) -> bool:
+        """A lease has ended. True: reset it, it is coming back. False: it is to be deleted.
+
+        `wanted`: the strategy would keep it if nobody waited for it.
+        """
         spec = self._leased.pop(name)
-        if not self._worth_a_reset(spec, leases):
+        if not self._worth_a_reset(spec, leases, wanted=wanted):
             self._leave(name, spec)
             return False
         self._shelf(spec).coming += 1
@@ -310,14 +313,14 @@ class Desk:
             self._line[ticket] = spec
             self._line.move_to_end(ticket, last=False)
 
-    def _worth_a_reset(self, spec: Spec, leases: int) -> bool:
+    def _worth_a_reset(self, spec: Spec, leases: int, *, wanted: bool) -> bool:
         if self.limits.leases_each is not None and leases >= self.limits.leases_each:
             return False
+        shelf = self._shelves.get(spec)
+        if shelf is None or not shelf.waiting:
+            return wanted and not self._pressed()
         if not self._pressed():
             return True
-        shelf = self._shelf(spec)
-        if not shelf.waiting:
-            return False
         if next(iter(shelf.waiting)) < next(iter(self._line)):
             return True
         self._passed_over += 1

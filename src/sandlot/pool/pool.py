@@ -204,7 +204,7 @@ class Pool:
             self._figures.lease.add(self._now() - member.since_s)
         if self._closed:
             return
-        if self._desk.returned(name, member.leases):
+        if self._desk.returned(name, member.leases, wanted=self._would_keep(member.spec)):
             self._own(self._reset(member))
         else:
             worn_out = self.limits.leases_each is not None and member.leases >= self.limits.leases_each
@@ -319,14 +319,18 @@ class Pool:
                 asyncio.get_running_loop().call_later(min(pauses), self._replan.set)
             await asyncio.sleep(REPLAN_S)
 
-    def _view(self) -> View:
+    def _would_keep(self, spec: Spec) -> bool:
+        """Whether the strategy would let one more of this spec stay parked: what it would evict is not worth a reset."""
+        return spec not in self.strategy(self._view(one_more=spec)).evict
+
+    def _view(self, one_more: Spec | None = None) -> View:
         figures, shelves = self._figures, self._desk.shelves
         expected = self._demand.window(WINDOW)
         holdings = {}
-        for spec in {*shelves, *expected}:
+        for spec in {*shelves, *expected, *([] if one_more is None else [one_more])}:
             shelf = shelves.get(spec)
             idle, coming = (len(shelf.idle), shelf.surplus) if shelf is not None else (0, 0)
-            holdings[spec] = Holding(idle, coming, figures.create_s(spec))
+            holdings[spec] = Holding(idle + (spec == one_more), coming, figures.create_s(spec))
         return View(
             now_s=self._now(),
             holdings=holdings,

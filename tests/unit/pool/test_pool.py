@@ -245,13 +245,16 @@ async def test_look_ahead_hides_the_creation_time() -> None:
 
 
 async def test_none_keeps_nothing() -> None:
-    """A sandbox that nobody waits for goes."""
+    """A sandbox that nobody waits for goes, and is not even reset; one that someone waits for is."""
     backend = FakeBackend()
-    async with pooling(backend, none) as pool:
+    async with pooling(backend, none, sandboxes=1) as pool:
         async with pool.lease(A):
-            pass
+            waiting = asyncio.create_task(_name_of(pool, A))
+            await asyncio.sleep(1)
+        await waiting
         await asyncio.sleep(1)
         assert backend.existing == frozenset()
+        assert (pool.statistics().reset, pool.statistics().reused) == (1, 1)
 
 
 async def test_closing_ends_waiting_requests_and_leases_in_use() -> None:
