@@ -126,7 +126,9 @@ FROM_INIT: dict[str, Any] = {
 
 TO_HOST: dict[str, Any] = {
     "hello": r.Hello(versions=(1,), client="example"),
-    "create": r.Create(id=1, name="sb-1", image=r.Image(kind="host"), upper=r.Upper(kind="tmpfs", size_bytes=1073741824, inodes=None)),
+    "create": r.Create(
+        id=1, name="sb-1", image=r.Image(kind="host"), upper=r.Upper(kind="tmpfs", size_bytes=1073741824, inodes=None)
+    ),
     "create with every field": r.Create(
         id=2, name="sb-2", image=r.Image(kind="layers", layers=(b"/l/1", b"/l/2")),
         upper=r.Upper(kind="disk", size_bytes=1048576, inodes=1000), env=(b"PATH=/bin",), workdir=b"/app", user="1000",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import Literal
 
 import pytest
 
@@ -92,7 +93,7 @@ async def test_endless_output_is_capped_and_says_so(make_box: MakeBox) -> None:
 
 
 @pytest.mark.parametrize("keep", ["head", "tail", "both"])
-async def test_cap_keeps_the_asked_part_and_marks_the_gap(make_box: MakeBox, keep: str) -> None:
+async def test_cap_keeps_the_asked_part_and_marks_the_gap(make_box: MakeBox, keep: Literal["head", "tail", "both"]) -> None:
     """Head, tail or both ends are kept; the text view marks the gap with the number of bytes left out."""
     box = await make_box()
     result = await box.exec("seq 1 100000", cap=1000, keep=keep)
