@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from typing import Any, TypeVar, cast
 
 from sandlot import errors
+from sandlot.connection.reopening import reopened
 from sandlot.connection.sinks import Brake, Contents, Feed, Output, Pages, Sink, Source
+from sandlot.connection.wire import Wire
 from sandlot.errors import SandlotError, TransportLost
 from sandlot.limits import (
     MAX_CHUNK_BYTES,
     OPEN_TIMEOUT_S,
-    REOPEN_FIRST_PAUSE_S,
-    REOPEN_LONGEST_PAUSE_S,
     REOPEN_WITHIN_S,
     REQUEST_PATIENCE_S,
 )
@@ -31,40 +30,6 @@ Shape = TypeVar("Shape", bound=r.Message)
 AnySink = TypeVar("AnySink", bound=Sink)
 
 
-class _Link(asyncio.BufferedProtocol):
-    """One socket's callbacks, handed to the connection that uses the socket now."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.transport: asyncio.Transport | None = None
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.paused = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.connection._session.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.connection._received(nbytes)
-
-    def eof_received(self) -> None:
-        return None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        self.lost.set_result(None)
-        self.connection._link_lost(self, exc)
-
-    def pause_writing(self) -> None:
-        self.paused = True
-
-    def resume_writing(self) -> None:
-        self.paused = False
-        self.connection._wake_senders()
-
-
 class Connection:
     """A link to a daemon on which any number of calls run at once. Made by `open`; closed by `aclose`, which is idempotent.
 
@@ -75,7 +40,7 @@ class Connection:
     def __init__(self, role: Role = "init") -> None:
         self._loop = asyncio.get_running_loop()
         self._session = Session(role)
-        self._link: _Link | None = None
+        self._wire: Wire | None = None
         self._opened: asyncio.Future[None] | None = None
         self._reopen: Reopen | None = None
         self._reopen_within_s = REOPEN_WITHIN_S
@@ -101,9 +66,9 @@ class Connection:
             ProtocolViolation: the other side is no daemon of the expected role.
         """
         connection = cls(role)
-        sock.setblocking(False)
-        transport, connection._link = await connection._loop.create_connection(lambda: _Link(connection), sock=sock)
-        transport.set_write_buffer_limits(high=2 * MAX_CHUNK_BYTES)
+        connection._wire = wire = await Wire.over(sock, connection)
+        if wire.closed.done():
+            raise TransportLost("the other side closed the link at once")
         try:
             await connection._say_hello(timeout_s)
         except BaseException as error:
@@ -143,20 +108,20 @@ class Connection:
 
     def abort(self) -> None:
         """Cut the socket without a word, as a broken network would. For tests of what happens then."""
-        if self._link is not None and self._link.transport is not None:
-            self._link.transport.abort()
+        if self._wire is not None:
+            self._wire.abort()
 
     async def aclose(self) -> None:
         """Say bye and close the socket. Calls that are live end with `Closed`. Idempotent."""
-        link = self._link
+        wire = self._wire
         self._session.bye()
         self._flush()
         self.fail(errors.Closed("the connection was closed by this client"))
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
-        if link is not None:
-            await link.lost
+        if wire is not None:
+            await wire.closed
 
     def fail(self, error: SandlotError) -> None:
         """End every call, now and later, with `error`, and close the socket. The first error counts."""
@@ -168,7 +133,7 @@ class Connection:
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(copy(error))
         self._dispatch(self._session.close(error))
-        self._drop_link()
+        self._close_wire()
 
     # --- facts ----------------------------------------------------------------------------------------------------------
     @property
@@ -295,25 +260,25 @@ class Connection:
         """A sink for a call whose parts are read one by one."""
         return Feed(self._loop, self._brake)
 
-    async def room(self, sink: Source) -> int:
+    async def wait_room(self, sink: Source) -> int:
         """Wait until something may be sent on the call's stream 0: how many bytes; 0: it ended or began again, so stop."""
         while not sink.future.done() and not sink.again:
             outbound = sink.call.outbound
             if outbound is None:
                 raise errors.BadRequest("the command has no open standard input", hint="start it with stdin_open=True")
-            ready = self._link is not None and not self._link.paused and self._session.state == "open" and sink.call.sent
+            ready = self._wire is not None and not self._wire.full and self._session.state == "open" and sink.call.sent
             if ready and outbound.room > 0:
                 return min(outbound.room, MAX_CHUNK_BYTES)
             await sink.changed()
         return 0
 
     def send_stdin(self, sink: Source, data: bytes, *, eof: bool = False) -> None:
-        """At most what `room` gave."""
+        """At most what `wait_room` gave."""
         self._session.send_stdin(sink.call, data, eof=eof)
         self._flush()
 
     def send_data(self, sink: Source, data: bytes, *, at: int | None = None) -> None:
-        """At most what `room` gave."""
+        """At most what `wait_room` gave."""
         self._session.send_data(sink.call, data, at=at)
         self._flush()
 
@@ -325,16 +290,39 @@ class Connection:
         self._session.send_end(sink.call)
         self._flush()
 
-    # --- inside ---------------------------------------------------------------------------------------------------------
-    def _flush(self) -> None:
-        data = self._session.outgoing()
-        if data and self._link is not None and self._link.transport is not None:
-            self._link.transport.write(data)
+    # --- what its socket tells it ---------------------------------------------------------------------------------------
+    def room(self) -> memoryview:
+        return self._session.room()
 
-    def _received(self, count: int) -> None:
+    def received(self, count: int) -> None:
         if self._failure is None:
             self._dispatch(self._session.received(count, self._loop.time()))
             self._flush()
+
+    def writable(self) -> None:
+        for call in self._session.calls.values():
+            call.owner.writable()
+
+    def lost(self, wire: Wire, cause: Exception | None) -> None:
+        if wire is not self._wire:
+            return
+        self._wire = None
+        if self._failure is not None:
+            return
+        self._links_lost += 1
+        opening = self._opened is not None
+        self._dispatch(self._session.link_lost())
+        text = f"the link to the daemon broke: {cause}" if cause is not None else "the daemon closed the link"
+        if self._reopen is None or opening:
+            self.fail(TransportLost(text))
+        else:
+            self._reopening = self._loop.create_task(self._open_again(self._reopen, text))
+
+    # --- inside ---------------------------------------------------------------------------------------------------------
+    def _flush(self) -> None:
+        data = self._session.outgoing()
+        if data and self._wire is not None:
+            self._wire.send(data)
 
     def _dispatch(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -357,23 +345,17 @@ class Connection:
                 self._flush()
                 self.fail(event.error)
 
-    def _wake_senders(self) -> None:
-        for call in self._session.calls.values():
-            call.owner.writable()
-
     def _pause_reading(self) -> None:
-        if self._link is not None and self._link.transport is not None and self._link.transport.is_reading():
-            self._link.transport.pause_reading()
+        if self._wire is not None:
+            self._wire.pause()
 
     def _resume_reading(self) -> None:
-        if self._link is not None and self._link.transport is not None and not self._link.transport.is_closing():
-            self._link.transport.resume_reading()
+        if self._wire is not None:
+            self._wire.go_on()
 
-    def _drop_link(self) -> None:
-        """Close the socket; what it did not take by now is dropped, so that a peer that does not read cannot hold it open."""
-        transport = self._link.transport if self._link is not None else None
-        if transport is not None:
-            transport.abort() if transport.get_write_buffer_size() else transport.close()
+    def _close_wire(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
 
     # --- time -------------------------------------------------------------------------------------------------------------
     def _set_timer(self, when: float) -> None:
@@ -387,7 +369,7 @@ class Connection:
         if now >= self._keepalive_at:
             self._keepalive_at = now + KEEPALIVE_S
             if self._session.keepalive():
-                self._drop_link()
+                self._close_wire()
         self._dispatch(self._session.overdue(now))
         self._flush()
         if self._failure is None:
@@ -395,64 +377,30 @@ class Connection:
             self._set_timer(self._keepalive_at if due is None else min(due, self._keepalive_at))
 
     # --- lost links -------------------------------------------------------------------------------------------------------
-    def _link_lost(self, link: _Link, cause: Exception | None) -> None:
-        if link is not self._link:
-            return
-        self._link = None
-        if self._failure is not None:
-            return
-        self._links_lost += 1
-        opening = self._opened is not None
-        self._dispatch(self._session.link_lost())
-        text = f"the link to the daemon broke: {cause}" if cause is not None else "the daemon closed the link"
-        if self._reopen is None or opening:
-            self.fail(TransportLost(text))
-        else:
-            self._reopening = self._loop.create_task(self._open_again(self._reopen, text))
-
     async def _open_again(self, reopen: Reopen, cause: str) -> None:
-        """Try until a new link is there or the bound is reached; pauses grow, with jitter so that many do not come at once."""
-        give_up = self._loop.time() + self._reopen_within_s
-        pause_s = REOPEN_FIRST_PAUSE_S
         try:
-            while True:
-                try:
-                    async with asyncio.timeout_at(give_up):
-                        fresh = await reopen()
-                    if self._take_over(fresh):
-                        return
-                except errors.SandboxGone as gone:
-                    self.fail(gone)
-                    return
-                except SandlotError as error:
-                    if not error.retriable:
-                        self.fail(error)
-                        return
-                    cause = str(error)
-                except (OSError, TimeoutError) as error:
-                    cause = str(error) or cause
-                left_s = give_up - self._loop.time()
-                if left_s <= 0:
-                    return
-                await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.5)))
-                pause_s = min(2 * pause_s, REOPEN_LONGEST_PAUSE_S)
+            fresh = await reopened(reopen, _is_usable, within_s=self._reopen_within_s, cause=cause)
+            self._take_over(fresh)
+        except SandlotError as error:
+            self.fail(error)
         finally:
             self._reopening = None
-            if self._link is None and self._failure is None:
-                self.fail(TransportLost(f"no new link within {self._reopen_within_s:g} s: {cause}"))
+            if self._wire is None:
+                self.fail(TransportLost(f"the link was lost and reopening it failed: {cause}"))
 
-    def _take_over(self, fresh: Connection) -> bool:
-        """Use the link of a connection that was just opened. False: it is lost already."""
-        link = fresh._link
-        if link is None or fresh._failure is not None:
-            return False
-        if fresh._timer is not None:
-            fresh._timer.cancel()
-        fresh._link, fresh._failure = None, errors.Closed("its link was taken over")
-        self._link, link.connection = link, self
-        self._dispatch(self._session.adopt(fresh._session))
+    def _take_over(self, fresh: Connection) -> None:
+        """Use the socket of a connection that was just opened."""
+        wire, fresh._wire = fresh._wire, None
+        assert wire is not None
+        fresh_session, fresh._session = fresh._session, Session(self._session.role)
+        fresh.fail(errors.Closed("its socket was taken over"))
+        self._wire, wire.listener = wire, self
+        self._dispatch(self._session.adopt(fresh_session))
         self._flush()
-        return True
+
+
+def _is_usable(connection: Connection) -> bool:
+    return connection._wire is not None and connection._failure is None
 
 
 Reopen = Callable[[], Awaitable[Connection]]

@@ -9,7 +9,6 @@ Errors are split by blame: `ProtocolViolation` for the other side's breach, `Ses
 
 from __future__ import annotations
 
-from collections import deque
 from copy import copy
 from typing import Any, Final, Literal
 
@@ -22,15 +21,14 @@ from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
 from sandlot.protocol.calls import Call, Outbound, check_entry, check_exit
 from sandlot.protocol.codes import error_from
-from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Restarted, Rewound, Writable
+from sandlot.protocol.events import Arrived, Broken, Ended, Event, Opened, Writable
 from sandlot.protocol.fields import TO_SANDBOX, Role
 from sandlot.protocol.frames import FrameBuffer, decode, decode_as, encode
+from sandlot.protocol.resuming import Delivered, Said, begin, resume
 
 KEEPALIVE_S: Final = KEEPALIVE_MS / 1000
 _SILENT_TICKS: Final = LINK_DEAD_MS // KEEPALIVE_MS
 """Silence is counted in keepalive intervals that we saw pass, so that a client that was stopped does not blame the link."""
-_TOLD_KEYS: Final = 64
-"""Results named as received that are named again after a lost link, since the first time may have been lost with it."""
 
 State = Literal["opening", "open", "detached", "closed"]
 
@@ -51,8 +49,7 @@ class Session:
         self._outgoing: list[bytes] = []
         self._last_id = 0
         self._silent_ticks = 0
-        self._told: deque[str] = deque(maxlen=_TOLD_KEYS)
-        self._untold: list[str] = []
+        self._delivered = Delivered()
 
     # --- the link ---------------------------------------------------------------------------------------------------
     def link_up(self) -> None:
@@ -136,7 +133,7 @@ class Session:
             call.outbound, outbound.known = outbound, False
         self.calls[call.id] = call
         if self.state == "open":
-            self._send_first(call)
+            self._say(begin(call))
         return call
 
     def abandon(self, call: Call) -> None:
@@ -188,21 +185,16 @@ class Session:
 
     def forget(self, key: str) -> None:
         """Nobody needs the result of this command any more: the daemon is told with the next one."""
-        self._untold.append(key)
+        self._delivered.add(key)
 
     def take_done(self) -> tuple[str, ...]:
         """The keys to name in the next exec's `done`."""
-        if not self._untold:
-            return ()
-        done = tuple(self._untold)
-        self._untold.clear()
-        self._told.extend(done)
-        return done
+        return self._delivered.take()
 
     def forget_now(self) -> None:
         """Name delivered results without waiting for the next command."""
-        if self.state == "open" and self._untold:
-            self._outgoing.append(encode(r.Forget(keys=self.take_done())))
+        if self.state == "open" and (keys := self._delivered.take()):
+            self._outgoing.append(encode(r.Forget(keys=keys)))
 
     def bye(self) -> None:
         if self.state == "open":
@@ -393,7 +385,7 @@ class Session:
         if not call.abandoned:
             events.append(Ended(call, outcome))
         if isinstance(outcome, a.Exit) and isinstance(call.request, (r.Exec, r.ShellRun)):
-            self._untold.append(call.request.key)
+            self._delivered.add(call.request.key)
             if outcome.out.kept + outcome.err.kept > INLINE_BYTES:
                 self.forget_now()
 
@@ -403,51 +395,14 @@ class Session:
             raise SessionMisuse("data beyond what the call takes")
         return outbound
 
-    def _send_first(self, call: Call) -> list[Event]:
-        call.sent = True
-        self._outgoing.append(encode(call.request))
-        self._send_kept(call)
-        return [Writable(call)] if call.outbound is not None else []
-
-    def _send_kept(self, call: Call) -> None:
-        """Standard input that is not acknowledged, again."""
-        outbound = call.outbound
-        if outbound is None or outbound.kept is None or call.key is None:
-            return
-        for offset, data in outbound.kept:
-            self._outgoing.append(encode(r.Stdin(id=call.id, key=call.key, off=offset, d=data)))
-        if outbound.ended:
-            self._outgoing.append(encode(r.Stdin(id=call.id, key=call.key, off=outbound.sent, eof=True)))
+    def _say(self, said: Said) -> list[Event]:
+        messages, events = said
+        self._outgoing += map(encode, messages)
+        return events
 
     def _resume(self, events: list[Event]) -> None:
         """Say again what the other side may have missed, in the order in which the calls began."""
-        if self._told:
-            self._untold[:0] = self._told
-            self._told.clear()
-            self.forget_now()
+        self._delivered.doubt()
+        self.forget_now()
         for call in list(self.calls.values()):
-            if not call.sent:
-                events += self._send_first(call)
-            elif call.recovery == "attach":
-                events += self._reattach(call)
-            else:
-                call.reset_streams()
-                self._outgoing.append(encode(call.request))
-                events.append(Restarted(call))
-
-    def _reattach(self, call: Call) -> list[Event]:
-        """Continue a command. One of which nothing was heard may not have arrived: its own message never runs it twice."""
-        void = [stream.rewind() for stream in call.inbound.values()]
-        offsets = [stream.consumed for stream in call.inbound.values()]
-        attach = r.Attach(id=call.id, key=call.key or "", out_from=offsets[0], err_from=offsets[1])
-        if call.abandoned:
-            self._outgoing += (encode(replace(attach, output=False)), encode(r.Cancel(id=call.id)))
-            call.reattached = True
-            return []
-        if isinstance(call.request, r.Attach):
-            attach = replace(attach, output=call.request.output)
-        call.reattached = call.started or any(offsets) or isinstance(call.request, r.Attach)
-        self._outgoing.append(encode(attach if call.reattached else call.request))
-        self._send_kept(call)
-        events: list[Event] = [Rewound(call)] if any(void) else []
-        return [*events, Writable(call)] if call.outbound is not None else events
+            events += self._say(resume(call))

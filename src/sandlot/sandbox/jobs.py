@@ -128,7 +128,7 @@ class Job:
             position = 0
             while True:
                 sink = self._live()
-                room = await self._connection.room(sink)
+                room = await self._connection.wait_room(sink)
                 if room == 0:
                     if await self._over(sink):
                         return

@@ -53,7 +53,7 @@ async def send_stdin(connection: Connection, sink: Source, data: bytes, *, eof: 
     """All of `data`, as fast as the command reads it. False: the command ended before it took everything."""
     view, position = memoryview(data), 0
     while True:
-        room = await connection.room(sink)
+        room = await connection.wait_room(sink)
         if room == 0:
             return False
         piece = bytes(view[position : position + room])

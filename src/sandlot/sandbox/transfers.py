@@ -48,14 +48,14 @@ async def _send_all(connection: Connection, sink: Source, iterator: Iterator[Ite
     """False: the call ended or began again before everything was sent."""
     while batch := await asyncio.to_thread(_take, iterator):
         for item in batch:
-            if await connection.room(sink) == 0:
+            if await connection.wait_room(sink) == 0:
                 return False
             if isinstance(item, Piece):
                 if not await _send_piece(connection, sink, item):
                     return False
             else:
                 connection.send_entry(sink, item)
-    if await connection.room(sink) == 0:
+    if await connection.wait_room(sink) == 0:
         return False
     connection.send_end(sink)
     return True
@@ -64,7 +64,7 @@ async def _send_all(connection: Connection, sink: Source, iterator: Iterator[Ite
 async def _send_piece(connection: Connection, sink: Source, piece: Piece) -> bool:
     view, position = memoryview(piece.data), 0
     while position < len(view):
-        room = await connection.room(sink)
+        room = await connection.wait_room(sink)
         if room == 0:
             return False
         part = view[position : position + room]

@@ -421,7 +421,7 @@ async def test_sender_waits_for_acknowledgements_and_for_the_socket(daemon: Scri
     async def send() -> None:
         nonlocal sent
         while sent < 4 * WINDOW_BYTES:
-            room = await connection.room(source)
+            room = await connection.wait_room(source)
             connection.send_data(source, bytes(room))
             sent += room
         connection.send_end(source)
