@@ -46,10 +46,10 @@ def canary() -> Iterator[str]:
 
 def test_no_secret_of_the_machine_is_in_sight(box: Box, canary: str) -> None:
     """A search through all files, environments and command lines that can be read finds no canary."""
-    search = f"grep -rlsI --exclude-dir=sys -e '{canary[:12]}' / --exclude=program 2>/dev/null | grep -v ^/proc/[0-9]*/task | head"
-    found = box.text(f"cat /proc/*/environ /proc/*/cmdline 2>/dev/null | grep -c '{canary[:8]}'; true")
-    assert int(found.split()[0]) <= 1  # the search's own words
-    assert [line for line in box.text(search).splitlines() if not line.startswith("/proc/")] == []
+    head, tail = canary[:10], canary[10:]  # in two pieces, or the search would find its own words
+    box.text(f"printf %s {head} > /tmp/pattern; printf %s {tail} >> /tmp/pattern")
+    assert box.text("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -c -f /tmp/pattern") == "0"
+    assert box.text("grep -rlsI --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr -f /tmp/pattern / | head") == "/tmp/pattern"
     assert box.text("ls -A /root /home") == "/home:\n\n/root:"
 
 
@@ -143,8 +143,9 @@ print(call(101, 0x4206, 1, 0, 0))                    # ptrace(SEIZE)
 buffer = ctypes.create_string_buffer(8)
 class Iov(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
 local, remote = Iov(ctypes.addressof(buffer), 8), Iov(0x400000, 8)
-print(call(310, 1, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
-print(call(311, 1, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
+one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+print(call(310, 1, ctypes.byref(local), one, ctypes.byref(remote), one, none))
+print(call(311, 1, ctypes.byref(local), one, ctypes.byref(remote), one, none))
 pidfd = libc.syscall(434, 1, 0)
 print(call(438, pidfd, 0, 0))                        # pidfd_getfd
 """
@@ -154,7 +155,7 @@ print(call(438, pidfd, 0, 0))                        # pidfd_getfd
 def test_signals_do_not_reach_beyond(box: Box) -> None:
     """Killing everybody kills the sandbox's own processes alone, and not its daemon."""
     box.run("kill -9 -1")
-    box.run("kill -15 1; kill -2 1; kill -11 1; kill -6 1", key="signals")
+    box.run("kill -15 1; kill -2 1; kill -11 1; kill -6 1")
     assert box.text("echo alive") == "alive"
 
 
@@ -222,7 +223,7 @@ def test_capabilities_are_those_of_a_container_at_most(box: Box) -> None:
     assert status["Seccomp"] == "2"
     nobody = dict(line.split(":\t") for line in box.text("cat /proc/self/status", user="nobody").splitlines() if ":\t" in line)
     assert int(nobody["CapEff"], 16) == int(nobody["CapPrm"], 16) == int(nobody["CapAmb"], 16) == 0
-    assert nobody["Groups"].split() == ["65534"]
+    assert nobody["Groups"].split() in ([], ["65534"])
 
 
 def test_a_chroot_leads_nowhere(box: Box) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ import msgspec
 from sandlot.backends.local.daemon_binary import find_daemon
 
 Message = dict[str, Any]
+_keys = itertools.count(1)  # a known key would be an attach to the command that had it first
 
 
 class Link:
@@ -32,11 +34,13 @@ class Link:
         self.sock.sendall(struct.pack(">I", len(payload)) + payload)
 
     def receive(self) -> Message:
-        """The next message. Raises EOFError at the end."""
-        head = self._take(4)
-        (size,) = struct.unpack(">I", head)
-        message: Message = msgspec.msgpack.decode(self._take(size))
-        return message
+        """The next message that is not a ping. Raises EOFError at the end."""
+        while True:
+            (size,) = struct.unpack(">I", self._take(4))
+            message: Message = msgspec.msgpack.decode(self._take(size))
+            if message["t"] != "ping":
+                return message
+            self.send(t="pong", id=message["id"])
 
     def _take(self, size: int) -> bytes:
         while len(self._buffer) < size:
@@ -74,7 +78,7 @@ class Box(Link):
         """A command to its end: the whole `exit` (or `error`) message."""
         script = script.encode() if isinstance(script, str) else script
         self._id += 1
-        self.send(t="exec", id=self._id, key=f"key-{self._id}", script=script, **more)
+        self.send(t="exec", id=self._id, key=f"key-{next(_keys)}", script=script, **more)
         return self.receive()
 
     def text(self, script: str | bytes, **more: Any) -> str:

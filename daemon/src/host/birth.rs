@@ -38,7 +38,9 @@ impl Binary {
                     rest = rest.get(written..).ok_or(Errno::IO)?;
                 }
             }
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o555))?;
+            // Not to be read, only executed: the kernel then lets nobody inside the sandbox, its root included, look
+            // into the init or write to its files in /proc, since those belong to our user namespace and not to its.
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o111))?;
             rustix::fs::fcntl_add_seals(
                 &file,
                 SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,

@@ -33,7 +33,7 @@ impl Service {
                 let error = Error::new(Code::UnknownMessage, format!("a host does not know `{}`", envelope.kind));
                 return self.reply(token, &Reply::error(id, &error));
             }
-            Err(error) => return self.reply(token, &Reply::error(id, &error)),
+            Err(error) => return self.refuse_client(token, &error.message),
         };
         match request {
             Request::Hello(hello) => return self.hello(token, &hello),

@@ -78,7 +78,7 @@ fn is_whiteout(entry: &Stat) -> bool {
 }
 
 /// Owner and mode of `entry` for the directory `to`. Ids that are not mapped here stay root's.
-fn apply(entry: &Stat, to: &str) -> rustix::io::Result<()> {
+pub fn apply(entry: &Stat, to: &str) -> rustix::io::Result<()> {
     let owner = (rustix::fs::Uid::from_raw(entry.st_uid), rustix::fs::Gid::from_raw(entry.st_gid));
     match rustix::fs::chown(to, Some(owner.0), Some(owner.1)) {
         Ok(()) | Err(Errno::INVAL) => {}

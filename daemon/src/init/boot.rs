@@ -19,6 +19,8 @@ use crate::users::IdMaps;
 
 /// Where the host has put its end of our link.
 const LINK: RawFd = 3;
+/// Files that a program may have open unless it asks for more: the soft limit of nearly every Linux.
+const OPEN_FILES: u64 = 1024;
 /// What a program finds its programs in when the image does not say.
 const DEFAULT_PATH: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -95,8 +97,10 @@ fn become_daemon() -> Result<()> {
     // sandbox, and only this value stops that.
     let no_core = Rlimit { current: Some(1), maximum: Some(1) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(failed)?;
+    // Commands get this one; the main loop raises its own.
     let files = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).map_err(failed)
+    let current = files.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..files }).map_err(failed)
 }
 
 /// The default for every signal but SIGTERM, by which the host asks us to ask everybody to end.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountFlags};
 use rustix::thread::UnshareFlags;
 
-use super::base::make_directory;
+use super::base::{self, make_directory};
 use super::blueprint::{Blueprint, RootPlan, Target, UpperPlan};
 use super::mounts::{self, Depth, INERT};
 use super::namespaces;
@@ -67,6 +67,10 @@ pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
             (Some(upper), uppers)
         }
     };
+    if upper.is_none() {
+        // Nothing runs in a bare sandbox: the init stays where it is and looks at the directory from outside.
+        return Ok(Episode { root: open_directory("/r")?, upper, uppers, namespace });
+    }
     rustix::process::chdir(c"/r").map_err(|errno| Error::system("enter the new root", errno))?;
     mounts::become_root()?;
     if let Some(workdir) = &blueprint.workdir {
@@ -89,6 +93,9 @@ fn mount_overlays(targets: &[Target], plan: UpperPlan, serial: u64) -> Result<(O
         for part in ["", "/u", "/w"] {
             rustix::fs::mkdir(format!("/u/{number}{part}"), Mode::from_raw_mode(0o755)).map_err(failed)?;
         }
+        // The root of an overlay has the attributes of its upper.
+        let top = rustix::fs::stat(top_of(number, target).as_str()).map_err(failed)?;
+        base::apply(&top, &format!("/u/{number}/u")).map_err(failed)?;
         let at = format!("/r{}", target.path);
         rustix::mount::mount(
             c"overlay",
@@ -101,6 +108,11 @@ fn mount_overlays(targets: &[Target], plan: UpperPlan, serial: u64) -> Result<(O
         uppers.push((target.path.clone(), open_directory(&format!("/u/{number}/u"))?));
     }
     Ok((upper, uppers))
+}
+
+/// The topmost lower of target `number`.
+fn top_of(number: usize, target: &Target) -> String {
+    if target.path == "/" { "/l/base".to_owned() } else { format!("/l/{number}/{}", target.lowers.saturating_sub(1)) }
 }
 
 /// Options of the overlay of target `number`. `userxattr`, since the overlay belongs to a user namespace.
