@@ -49,7 +49,9 @@ def test_no_secret_of_the_machine_is_in_sight(box: Box, canary: str) -> None:
     head, tail = canary[:10], canary[10:]  # in two pieces, or the search would find its own words
     box.text(f"printf %s {head} > /tmp/pattern; printf %s {tail} >> /tmp/pattern")
     assert box.text("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -c -f /tmp/pattern") == "0"
-    assert box.text("grep -rlsI --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr -f /tmp/pattern / | head") == "/tmp/pattern"
+    assert (
+        box.text("grep -rlsI --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr -f /tmp/pattern / | head") == "/tmp/pattern"
+    )
     assert box.text("ls -A /root /home") == "/home:\n\n/root:"
 
 
@@ -102,7 +104,9 @@ def test_direct_attempts_fail(box: Box, attempt: str) -> None:
 
 def test_raw_calls_are_refused(box: Box) -> None:
     """Calls that no program makes by itself: keys, handles, io_uring, bpf, foreign interfaces."""
-    program = CALL + """
+    program = (
+        CALL
+        + """
 print(call(248, b"user", b"x", b"y", 1, -3))         # add_key
 print(call(250, 0, -3, 1))                           # keyctl
 print(call(304, -100, 0, 0))                         # open_by_handle_at
@@ -117,6 +121,7 @@ print(call(56, 0x10000011, 0, 0, 0, 0))              # clone(NEWUSER)
 print(call(435, 0, 0))                               # clone3
 print(call(0x40000000 | 39))                         # x32 getpid
 """
+    )
     results = python(box, program).splitlines()
     assert set(results[:-2]) == {"Operation not permitted"}, results
     assert set(results[-2:]) == {"Function not implemented"}, results
@@ -137,7 +142,9 @@ print(ctypes.c_int(function()).value)
 
 def test_the_daemon_cannot_be_traced_or_read(box: Box) -> None:
     """ptrace, process_vm_readv and a pidfd's descriptors of PID 1 are refused."""
-    program = CALL + """
+    program = (
+        CALL
+        + """
 print(call(101, 16, 1, 0, 0))                        # ptrace(ATTACH)
 print(call(101, 0x4206, 1, 0, 0))                    # ptrace(SEIZE)
 buffer = ctypes.create_string_buffer(8)
@@ -149,6 +156,7 @@ print(call(311, 1, ctypes.byref(local), one, ctypes.byref(remote), one, none))
 pidfd = libc.syscall(434, 1, 0)
 print(call(438, pidfd, 0, 0))                        # pidfd_getfd
 """
+    )
     assert set(python(box, program).splitlines()) == {"Operation not permitted"}
 
 
@@ -172,7 +180,8 @@ def test_sandboxes_do_not_share_memory_or_names(make: MakeBox) -> None:
     """System V and POSIX objects, abstract sockets, /tmp and /dev/shm are each sandbox's own."""
     one, two = make(), make()
     one.run("ipcmk -M 4096; ipcmk -Q; echo x > /dev/shm/x; echo x > /tmp/x; mkdir /dev/mqueue/x 2>/dev/null; hostname other")
-    one.run("python3 -c \"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0name'); s.listen(); time.sleep(1000)\" &")
+    listen = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0name'); s.listen(); time.sleep(1000)"
+    one.run(f'python3 -c "{listen}" &')
     assert two.text("tail -n +2 /proc/sysvipc/shm; tail -n +2 /proc/sysvipc/msg; ls /dev/shm /tmp /dev/mqueue | grep x") == ""
     assert two.text("cat /proc/net/unix | grep -c '@name'") == "0"
     assert two.text("hostname") == "sandbox"
@@ -196,7 +205,9 @@ def test_layers_cannot_be_written_through(make: MakeBox, tmp_path: Path) -> None
     os.chmod(tmp_path, 0o755)
     box = make(image={"kind": "host"})
     before = os.stat("/usr/bin/env")
-    box.run("ln /usr/bin/env /usr/bin/env2; chmod 777 /usr/bin/env; echo x >> /usr/bin/env; setfattr -n user.x -v y /usr/bin/env")
+    box.run(
+        "ln /usr/bin/env /usr/bin/env2; chmod 777 /usr/bin/env; echo x >> /usr/bin/env; setfattr -n user.x -v y /usr/bin/env"
+    )
     box.run("python3 -c \"import os; f = os.open('/usr/bin/env', os.O_RDWR); os.pwrite(f, b'x', 0); os.ftruncate(f, 1)\"")
     after = os.stat("/usr/bin/env")
     assert (before.st_size, before.st_mode, before.st_mtime_ns, before.st_nlink) == (

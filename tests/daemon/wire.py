@@ -98,7 +98,9 @@ class Box(Link):
 class Host:
     """A running host and its control descriptor."""
 
-    def __init__(self, runtime: Path, *, mode: str | None = None, launcher: Sequence[str] = (), daemon: Path | None = None) -> None:
+    def __init__(
+        self, runtime: Path, *, mode: str | None = None, launcher: Sequence[str] = (), daemon: Path | None = None
+    ) -> None:
         self.control, theirs = socket.socketpair()
         words = [*launcher, str(daemon or find_daemon()), "host", "--runtime-dir", str(runtime)]
         words += ["--control-fd", str(theirs.fileno()), "--client-pid", str(os.getpid())]

@@ -3,14 +3,18 @@
 //! A leaf counts and kills what runs in it. Where no cgroup can be had, [`Leaves::take`] gives `None` and a keeper
 //! process stands in for it.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 
 use super::{GroupLayout, read_key, read_number, read_text, write_text};
 use crate::error::{Error, Result};
 
+/// Looks at a leaf's processes before they count as too many to kill one by one.
+const KILL_ROUNDS: usize = 1000;
 /// Leaves that are kept for reuse. More than that at once are removed when they are given back.
 const KEPT: usize = 32;
 
@@ -51,7 +55,8 @@ impl Leaves {
 
     /// An empty leaf with its counters at zero, or `None` where there are no cgroups.
     ///
-    /// One that cannot be made is `None` as well: the command then runs in the sandbox's group with a keeper.
+    /// Where one cannot be made, what is given only enters the sandbox's group: the limits hold, but nothing is counted
+    /// and the caller must kill by other means.
     pub fn take(&mut self) -> Option<Leaf> {
         self.sort();
         let mut leaf = match self.idle.pop() {
@@ -75,7 +80,10 @@ impl Leaves {
                 index += 1;
             } else {
                 let leaf = self.populated.swap_remove(index);
-                if self.idle.len() < KEPT {
+                if leaf.name.is_empty() {
+                    continue;
+                }
+                if self.idle.len() < KEPT && !leaf.spent.get() {
                     self.idle.push(leaf);
                 } else if let Some(group) = &self.group {
                     group.remove(&leaf);
@@ -87,7 +95,13 @@ impl Leaves {
     fn make(&mut self) -> Option<Leaf> {
         let group = self.group.as_ref()?;
         self.made += 1;
-        group.make_leaf(&format!("c{}", self.made)).ok()
+        match group.make_leaf(&format!("c{}", self.made)) {
+            Ok(leaf) => Some(leaf),
+            Err(errno) => {
+                eprintln!("sandlotd: make a leaf: {errno}");
+                group.as_leaf().ok()
+            }
+        }
     }
 }
 
@@ -99,23 +113,52 @@ impl Directories {
         let (pids, cpu) = (next(layout.pids), next(layout.cpu));
         let mut shared = Vec::new();
         for directory in [&pids, &cpu].into_iter().flatten() {
-            shared.push(open_procs(directory, "cgroup.procs")?);
+            shared.push(open_procs(directory)?);
         }
         Ok(Directories { layout, unified, memory, shared })
     }
 
     fn make_leaf(&self, name: &str) -> rustix::io::Result<Leaf> {
-        let mut enter = Vec::with_capacity(1 + self.shared.len());
         let unified = self.unified.as_ref().map(|group| make_directory(group, name)).transpose()?;
         let memory = self.memory.as_ref().map(|group| make_directory(group, name)).transpose()?;
-        if let Some(memory) = &memory {
-            enter.push(open_procs(memory, "cgroup.procs")?);
+        let enter = self.entries(memory.as_ref())?;
+        let counter = if self.layout.unified_controllers { Counter::Two } else { Counter::One };
+        Ok(Leaf {
+            name: name.to_owned(),
+            unified,
+            memory,
+            enter,
+            counter,
+            base: Base::default(),
+            spent: Cell::new(false),
+        })
+    }
+
+    /// A leaf that is the group itself.
+    fn as_leaf(&self) -> rustix::io::Result<Leaf> {
+        let enter = self.entries(self.memory.as_ref())?;
+        let counter = Counter::One;
+        Ok(Leaf {
+            name: String::new(),
+            unified: None,
+            memory: None,
+            enter,
+            counter,
+            base: Base::default(),
+            spent: Cell::new(false),
+        })
+    }
+
+    /// What a process writes itself into: the memory group, and the hierarchies that have no leaves.
+    fn entries(&self, memory: Option<&OwnedFd>) -> rustix::io::Result<Vec<OwnedFd>> {
+        let mut entries = Vec::with_capacity(1 + self.shared.len());
+        if let Some(memory) = memory {
+            entries.push(open_procs(memory)?);
         }
         for procs in &self.shared {
-            enter.push(rustix::io::fcntl_dupfd_cloexec(procs, 0)?);
+            entries.push(rustix::io::fcntl_dupfd_cloexec(procs, 0)?);
         }
-        let counter = if self.layout.unified_controllers { Counter::Two } else { Counter::One };
-        Ok(Leaf { name: name.to_owned(), unified, memory, enter, counter, base_bytes: 0, base_kills: 0 })
+        Ok(entries)
     }
 
     /// Remove an empty leaf. One that has become populated again stays; the host removes it with the sandbox.
@@ -137,8 +180,8 @@ fn make_directory(group: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(group, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn open_procs(directory: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
-    openat(directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+fn open_procs(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// All of `cgroup.procs`, which may be long.
@@ -166,9 +209,20 @@ pub struct Leaf {
     memory: Option<OwnedFd>,
     enter: Vec<OwnedFd>,
     counter: Counter,
-    /// What was already charged when it was taken: files that an earlier command wrote stay charged to it.
-    base_bytes: u64,
-    base_kills: u64,
+    base: Base,
+    /// The kernel was asked to kill everything in it. Linux 6.12 and later then also kills what is born into it
+    /// afterwards from a group that was not killed as often, so it is not used again.
+    spent: Cell<bool>,
+}
+
+/// Where the counters of a leaf stood when it was taken.
+#[derive(Debug, Default)]
+struct Base {
+    /// Files that an earlier command wrote stay charged to the leaf.
+    bytes: u64,
+    kills: u64,
+    /// Version 2: the peak since this descriptor was written to (Linux 6.12).
+    peak: Option<OwnedFd>,
 }
 
 impl Leaf {
@@ -183,28 +237,49 @@ impl Leaf {
         &self.enter
     }
 
-    /// Kill everything in it at once.
+    /// Kill everything in it, at once where the kernel offers that (Linux 5.14, unified hierarchy).
     ///
     /// # Errors
-    /// `NOSYS` where the kernel cannot (before Linux 5.14, or no unified hierarchy); then the caller must.
+    /// `NOSYS` for a leaf that is the group itself; `AGAIN` when processes came faster than they could be killed.
     pub fn kill(&self) -> rustix::io::Result<()> {
-        let unified = self.unified.as_ref().ok_or(Errno::NOSYS)?;
-        write_text(unified, "cgroup.kill", "1")
-            .map_err(|errno| if errno == Errno::NOENT { Errno::NOSYS } else { errno })
+        self.spent.set(true);
+        match self.unified.as_ref().map(|unified| write_text(unified, "cgroup.kill", "1")) {
+            Some(Err(Errno::NOENT)) => self.kill_one_by_one(),
+            None if self.memory.is_some() => self.kill_one_by_one(),
+            None => Err(Errno::NOSYS),
+            Some(result) => result,
+        }
+    }
+
+    fn kill_one_by_one(&self) -> rustix::io::Result<()> {
+        for _ in 0..KILL_ROUNDS {
+            let pids = self.pids();
+            if pids.is_empty() {
+                return Ok(());
+            }
+            for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+                match rustix::process::kill_process(pid, Signal::KILL) {
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Err(Errno::AGAIN)
     }
 
     /// Highest memory use since it was taken.
     pub fn peak_bytes(&self) -> Option<u64> {
-        let peak = match self.counter {
-            Counter::One => read_number(self.memory.as_ref()?, "memory.max_usage_in_bytes"),
-            Counter::Two => read_number(self.unified.as_ref()?, "memory.peak"),
+        let peak = match (self.counter, &self.base.peak) {
+            (Counter::One, _) => read_number(self.memory.as_ref()?, "memory.max_usage_in_bytes"),
+            (Counter::Two, Some(peak)) => super::read_open(peak)?.trim().parse().ok(),
+            (Counter::Two, None) => read_number(self.unified.as_ref()?, "memory.peak"),
         };
-        peak.map(|bytes| bytes.saturating_sub(self.base_bytes))
+        peak.map(|bytes| bytes.saturating_sub(self.base.bytes))
     }
 
     /// Processes of it killed for memory since it was taken.
     pub fn oom_kills(&self) -> u64 {
-        self.all_oom_kills().saturating_sub(self.base_kills)
+        self.all_oom_kills().saturating_sub(self.base.kills)
     }
 
     /// Who lives in it.
@@ -231,14 +306,26 @@ impl Leaf {
 
     /// Start counting anew.
     fn rewind(&mut self) {
-        self.base_kills = self.all_oom_kills();
-        self.base_bytes = match (self.counter, &self.memory, &self.unified) {
+        self.base = Base { kills: self.all_oom_kills(), ..Base::default() };
+        match (self.counter, &self.memory, &self.unified) {
             (Counter::One, Some(memory), _) => {
-                // The peak becomes what is charged now. It cannot fail on a file that we made.
-                let _ = write_text(memory, "memory.max_usage_in_bytes", "0");
-                read_number(memory, "memory.usage_in_bytes").unwrap_or(0)
+                // The peak becomes what is charged now.
+                if let Err(errno) = write_text(memory, "memory.max_usage_in_bytes", "0") {
+                    eprintln!("sandlotd: reset a leaf's peak: {errno}");
+                }
+                self.base.bytes = read_number(memory, "memory.usage_in_bytes").unwrap_or(0);
             }
-            _ => 0,
-        };
+            (Counter::Two, _, Some(unified)) => {
+                self.base.bytes = read_number(unified, "memory.current").unwrap_or(0);
+                self.base.peak = fresh_peak(unified);
+            }
+            _ => {}
+        }
     }
+}
+
+/// A descriptor of `memory.peak` that counts from now on. Before Linux 6.12 the file cannot be written.
+fn fresh_peak(unified: &OwnedFd) -> Option<OwnedFd> {
+    let file = openat(unified, "memory.peak", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    rustix::io::write(&file, b"reset").ok().map(|_| file)
 }

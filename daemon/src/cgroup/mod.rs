@@ -52,9 +52,13 @@ pub fn read_key(directory: impl std::os::fd::AsFd, name: &str, key: &str) -> Opt
 pub fn read_text(directory: impl std::os::fd::AsFd, name: &str) -> Option<String> {
     use rustix::fs::{Mode, OFlags, openat};
 
-    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    read_open(openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?)
+}
+
+/// The same of an open file, from its start.
+fn read_open(file: impl std::os::fd::AsFd) -> Option<String> {
     let mut buffer = [0_u8; 4096];
-    let count = rustix::io::read(&file, &mut buffer).ok()?;
+    let count = rustix::io::pread(file, &mut buffer, 0).ok()?;
     String::from_utf8(buffer.get(..count)?.to_vec()).ok()
 }
 

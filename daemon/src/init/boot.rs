@@ -8,7 +8,6 @@ use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use super::blueprint::{Blueprint, BootReply, Parts};
-use super::mounts::last_errno;
 use super::renewal::{Kept, Renewal};
 use super::{Confinement, confinement, episode, handover, namespaces, outer};
 use crate::cgroup::{Leaves, Whole};
@@ -89,7 +88,6 @@ fn become_daemon() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
     rustix::process::setsid().map_err(failed)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    take_signals()?;
     namespaces::unshare(rustix::thread::UnshareFlags::NEWCGROUP)?;
     confinement::bound_capabilities()?;
     leave_keys();
@@ -101,25 +99,6 @@ fn become_daemon() -> Result<()> {
     let files = rustix::process::getrlimit(Resource::Nofile);
     let current = files.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..files }).map_err(failed)
-}
-
-/// The default for every signal but SIGTERM, by which the host asks us to ask everybody to end.
-fn take_signals() -> Result<()> {
-    extern "C" fn terminate_all(_: libc::c_int) {
-        // SAFETY: async-signal-safe; to PID 1, -1 means everybody else in the sandbox.
-        unsafe { libc::kill(-1, libc::SIGTERM) };
-    }
-    let handler: extern "C" fn(libc::c_int) = terminate_all;
-    // SAFETY: all zeroes is a valid `sigaction` and an empty `sigset_t`; the handler only makes one safe call.
-    let result = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as usize;
-        action.sa_flags = libc::SA_RESTART;
-        let none: libc::sigset_t = std::mem::zeroed();
-        libc::sigaction(libc::SIGTERM, &raw const action, std::ptr::null_mut())
-            | libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
-    };
-    if result == 0 { Ok(()) } else { Err(Error::system("take the signals", last_errno())) }
 }
 
 /// Leave the session keyring of whoever started the host. Where the user's quota of keys is used up we stay in it:

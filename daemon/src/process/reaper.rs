@@ -45,6 +45,7 @@ impl Reaper {
             }
             libc::sigemptyset(&raw mut set);
             libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
             let fd = libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
             if fd < 0 {
                 return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
@@ -53,11 +54,24 @@ impl Reaper {
         }
     }
 
-    /// Take note of the signal, so that the descriptor is quiet until the next one.
+    /// Take note of the signals, so that the descriptor is quiet until the next one.
+    ///
+    /// SIGTERM from outside of the sandbox is the host's request that everything in it shall end: it is passed on to
+    /// everybody. From inside it means nothing.
     pub fn acknowledge(&self) {
-        let mut buffer = [0_u8; 4 * size_of::<libc::signalfd_siginfo>()];
-        // Whatever it says, the next step is to look for dead children.
-        let _ = rustix::io::read(&self.signals, &mut buffer);
+        const RECORD: usize = size_of::<libc::signalfd_siginfo>();
+        let mut buffer = [0_u8; 4 * RECORD];
+        // Whatever it says of SIGCHLD, the next step is to look for dead children.
+        let count = rustix::io::read(&self.signals, &mut buffer).unwrap_or(0);
+        for record in buffer[..count].chunks_exact(RECORD) {
+            // SAFETY: the kernel has written a whole record, and any bytes are one.
+            let record = unsafe { record.as_ptr().cast::<libc::signalfd_siginfo>().read_unaligned() };
+            // Who is in no PID namespace of ours has no number here.
+            if record.ssi_signo == libc::SIGTERM.cast_unsigned() && record.ssi_pid == 0 {
+                // SAFETY: no memory is involved; to PID 1, -1 is everybody else in the sandbox.
+                unsafe { libc::kill(-1, libc::SIGTERM) };
+            }
+        }
     }
 
     /// The next dead child, or `None` when no child is dead.
