@@ -17,7 +17,8 @@ def _diff(*entries: tuple[str, EntryKind] | tuple[str, EntryKind, bool]) -> Diff
     builder = DiffBuilder(max_bytes=2**20)
     for path, kind, *opaque in entries:
         mode = 0o644 | (stat.S_IFDIR if kind == "dir" else 0)
-        builder.entry(Entry(id=1, path=path.encode(), kind=kind, mode=mode, size=1, opaque=bool(opaque)))
+        target = b"elsewhere" if kind == "link" else None
+        builder.entry(Entry(id=1, path=path.encode(), kind=kind, mode=mode, size=1, target=target, opaque=bool(opaque)))
         if kind == "file":
             builder.data(None, b"x")
     builder.finish()
