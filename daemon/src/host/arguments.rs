@@ -12,6 +12,8 @@ use crate::error::{Code, Error, Result};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub runtime_dir: PathBuf,
+    /// Nothing: below the runtime directory.
+    pub disk_dir: Option<PathBuf>,
     pub control_fd: RawFd,
     pub client: Pid,
     /// Nothing: the best there is.
@@ -20,12 +22,13 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn parse(arguments: &[OsString]) -> Result<Self> {
-        let (mut runtime_dir, mut control_fd, mut client, mut mode) = (None, None, None, None);
+        let (mut runtime_dir, mut disk_dir, mut control_fd, mut client, mut mode) = (None, None, None, None, None);
         let mut rest = arguments.iter();
         while let Some(name) = rest.next() {
             let value = rest.next().ok_or_else(|| refuse(name, "needs a value"))?;
             match name.to_str() {
                 Some("--runtime-dir") => runtime_dir = Some(absolute(name, value)?),
+                Some("--disk-dir") => disk_dir = Some(absolute(name, value)?),
                 Some("--control-fd") => control_fd = Some(descriptor(name, value)?),
                 Some("--client-pid") => client = Some(process(name, value)?),
                 Some("--mode") => {
@@ -38,6 +41,7 @@ impl Arguments {
         let missing = |name: &str| refuse(OsStr::new(name), "is missing");
         Ok(Arguments {
             runtime_dir: runtime_dir.ok_or_else(|| missing("--runtime-dir"))?,
+            disk_dir,
             control_fd: control_fd.ok_or_else(|| missing("--control-fd"))?,
             client: client.ok_or_else(|| missing("--client-pid"))?,
             mode,
@@ -82,7 +86,8 @@ mod tests {
     /// All options in any order.
     #[test]
     fn a_whole_line_is_understood() {
-        let parsed = parse("--mode single --client-pid 7 --control-fd 5 --runtime-dir /run/x").unwrap();
+        let parsed = parse("--mode single --client-pid 7 --control-fd 5 --disk-dir /d --runtime-dir /run/x").unwrap();
+        assert_eq!(parsed.disk_dir, Some(PathBuf::from("/d")));
         assert_eq!(parsed.mode, Some(Mode::Single));
         assert_eq!(parsed.client.as_raw_nonzero().get(), 7);
         assert_eq!((parsed.control_fd, parsed.runtime_dir), (5, PathBuf::from("/run/x")));
@@ -95,6 +100,7 @@ mod tests {
         for (line, name) in [
             ("--client-pid 7 --control-fd 5".to_owned(), "--runtime-dir"),
             (whole.replace("/run/x", "run/x"), "--runtime-dir"),
+            (format!("{whole} --disk-dir d"), "--disk-dir"),
             (whole.replace(" 5", " 1"), "--control-fd"),
             (whole.replace(" 7", " 0"), "--client-pid"),
             (format!("{whole} --mode best"), "--mode"),

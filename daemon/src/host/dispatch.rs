@@ -99,14 +99,13 @@ impl Service {
         let (terms, labels, image) = (plan.terms, plan.labels.clone(), plan.image.clone());
         let unenforced = plan.blueprint.unenforced.clone();
         self.serial += 1;
-        let disks = self.station.runtime.path.join("disk");
         let station = &mut self.station;
         let mut workshop = Workshop {
             binary: &station.binary,
             ids: &mut station.ids,
             mode: station.machine.mode,
             hierarchies: &station.machine.hierarchies,
-            disks: &disks,
+            disks: &station.machine.disks,
             warden: station.warden.drops(),
         };
         let made = workshop.make(plan, self.serial)?;

@@ -2,13 +2,14 @@
 //!
 //! # How a client starts a host
 //! ```text
-//! sandlotd host --runtime-dir DIR --control-fd N --client-pid P [--mode MODE]
+//! sandlotd host --runtime-dir DIR --control-fd N --client-pid P [--disk-dir DIR] [--mode MODE]
 //! ```
 //! | argument | meaning |
 //! |---|---|
 //! | `--runtime-dir DIR` | absolute; shared by all hosts of one user (`/run/sandlot` for root). Made with mode 0700 when it is missing. The host makes `DIR/<id>/` for itself |
 //! | `--control-fd N` | one end of a `SOCK_STREAM` socketpair that the client keeps. The host sends one frame on it and reads only its end of file |
 //! | `--client-pid P` | the client: it must be the host's parent when the host starts. Its death ends the host, also while a forked worker of it holds the other end of `N` open |
+//! | `--disk-dir DIR` | absolute, exists: where uppers on disk are made, in `DIR/<id>/`. Default: in the runtime directory, which is often in memory |
 //! | `--mode MODE` | `range-root`, `range-rootless`, `single` or `nested`; default: the best that this machine has. A mode that cannot be had is an error |
 //!
 //! Standard input, output and error may be anything; the host writes only to standard error, and only what ends it.

@@ -37,6 +37,8 @@ pub struct Machine {
     /// The skeleton of the `host` image and the directories that are shared beside it.
     pub skeleton: PathBuf,
     pub shared: Vec<PathBuf>,
+    /// Where uppers on disk are made.
+    pub disks: PathBuf,
     /// What a sandbox on this machine's network asks for names.
     pub resolver: Vec<u8>,
 }

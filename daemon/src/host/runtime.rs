@@ -4,7 +4,7 @@
 //! DIR/<id>/state     held locked while the host or its warden lives; lines of `key value`
 //! DIR/<id>/socket    the listener
 //! DIR/<id>/image/    skeleton of the `host` image
-//! DIR/<id>/disk/N/   uppers on disk
+//! DIR/<id>/disk/N/   uppers on disk, unless the client names another place: then they are in PLACE/<id>/N/
 //! DIR/ids/<block>    locks on blocks of ids
 //! ```
 
@@ -18,6 +18,8 @@ use super::removal;
 use crate::cgroup::group;
 use crate::error::{Code, Error, Result};
 
+/// The key of the state under which the directory of the uppers on disk is noted.
+pub const DISKS: &str = "disk";
 const STATE: &str = "state";
 const IDS: &str = "ids";
 
@@ -126,6 +128,14 @@ pub fn remove_remains(path: &Path) -> Result<()> {
     for line in state.lines() {
         if let Some(cgroup) = line.strip_prefix("cgroup ") {
             group::kill_and_remove(Path::new(cgroup))?;
+        }
+    }
+    for line in state.lines() {
+        let Some(disks) = line.strip_prefix(DISKS).and_then(|rest| rest.strip_prefix(' ')).map(Path::new) else {
+            continue;
+        };
+        if let (Some(parent), Some(name)) = (disks.parent(), disks.file_name()) {
+            removal::remove_tree(parent, name)?;
         }
     }
     for entry in std::fs::read_dir(path).map_err(|error| failed(errno_of(&error)))?.flatten() {

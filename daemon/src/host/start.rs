@@ -88,12 +88,18 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     for base in hierarchies.bases() {
         runtime.note("cgroup", &base.path)?;
     }
+    let disks = match &arguments.disk_dir {
+        Some(shared) => shared.join(&runtime.id),
+        None => runtime.path.join("disk"),
+    };
+    runtime.note(runtime::DISKS, &disks)?;
     let warden = Warden::start(&runtime)?;
     let machine = Machine {
         mode: standing.mode,
         missing: standing.missing,
         hierarchies,
         skeleton: runtime.path.join("image"),
+        disks,
         shared: skeleton::shared_directories(&PathBuf::from("/")),
         resolver: skeleton::resolver(&PathBuf::from("/")),
     };

@@ -13,7 +13,7 @@ from sandlot.backends.local import machine, messages
 from sandlot.backends.local.daemon_binary import check_daemon, find_daemon
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
-from sandlot.backends.local.runtime import cache_dir, runtime_dir
+from sandlot.backends.local.runtime import cache_dir, prepare_disk, runtime_dir
 from sandlot.backends.local.unpacking import bare_sandboxes
 from sandlot.connection import Connection
 from sandlot.errors import CleanupFailed, Closed, SandboxGone, TransportLost
@@ -58,12 +58,13 @@ class LocalBackend:
             return
         self._directory = self._directory or runtime_dir()
         daemon = check_daemon(self._daemon) if self._daemon else find_daemon()
-        command = HostCommand(daemon, self._directory, self._mode, self._launcher)
+        cache = self._cache or cache_dir()
+        command = HostCommand(daemon, self._directory, prepare_disk(cache), self._mode, self._launcher)
         link = await HostLink.start(command, self._host_died)
         self._link = link
         self._control = await link.dial()
         self._control.keep_open(link.dial)
-        self._images = ImageStore((self._cache or cache_dir()) / link.ready.mode, bare_sandboxes(link), self._progress)
+        self._images = ImageStore(cache / link.ready.mode, bare_sandboxes(link), self._progress)
         if link.ready.swept:
             _log.info("removed what dead hosts had left: %s", ", ".join(link.ready.swept))
 

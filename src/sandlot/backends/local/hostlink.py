@@ -47,12 +47,15 @@ class HostCommand:
 
     daemon: Path
     runtime_dir: Path
+    disk_dir: Path
+    """Where uppers on disk are made; the runtime directory is often in memory."""
     mode: str | None = None
     launcher: tuple[str, ...] = ()
     """Words before the command: a program that runs the rest in its own place (`setpriv`, `systemd-run --scope`)."""
 
     def arguments(self, control: int) -> list[str]:
         words = [*self.launcher, str(self.daemon), "host", "--runtime-dir", str(self.runtime_dir)]
+        words += ["--disk-dir", str(self.disk_dir)]
         words += ["--control-fd", str(control), "--client-pid", str(os.getpid())]
         return [*words, "--mode", self.mode] if self.mode else words
 

@@ -54,6 +54,26 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sandlot"
 
 
+def prepare_disk(cache: Path) -> Path:
+    """The directory below the cache in which hosts make uppers on disk: on the same file system as layers, not in memory."""
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    make_private(cache)
+    path = cache / "disk"
+    make_private(path)
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Make a directory for its owner alone; what root makes in another user's directory is that user's."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    above = path.parent.stat()
+    if os.geteuid() == 0 and above.st_uid != 0 and not above.st_mode & stat.S_ISVTX:
+        os.chown(path, above.st_uid, above.st_gid)
+
+
 @dataclass(frozen=True, slots=True)
 class HostDir:
     """One host's directory."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sandlot.backends.local.runtime import make_private
+
 _LOCK_PAUSE_S: Final = 0.05
 
 
@@ -51,10 +53,10 @@ class LayerCache:
     def prepare(self) -> None:
         """Make the directories. Only the owner may look: layers hold what images hold, with all their modes."""
         self._root.parent.mkdir(parents=True, exist_ok=True)
-        _make(self._root)
+        make_private(self._root)
         self._root.chmod(0o700)
         for name in ("layers", "stacks", "partial", "locks"):
-            _make(self._root / name)
+            make_private(self._root / name)
 
     def find(self, key: LayerKey) -> Path | None:
         """The directory of a whole layer."""
@@ -66,7 +68,8 @@ class LayerCache:
     def partial(self, key: LayerKey) -> Path:
         """An existing directory to unpack into; it may hold what somebody who was killed left there."""
         path = self._root / "partial" / _name(key.diff_id)
-        _make(path)
+        make_private(path)
+        path.chmod(0o755)  # it becomes a root directory, and not every layer says what mode that has
         return path
 
     def publish(self, key: LayerKey, *, leans_on_lower: bool) -> Path:
@@ -112,17 +115,6 @@ class LayerCache:
 
     def _stacked(self, key: LayerKey) -> Path:
         return self._root / "stacks" / _name(key.chain_id)
-
-
-def _make(path: Path) -> None:
-    """Make a directory; what root makes in another user's cache is that user's, whose host has to write there."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return
-    owner = path.parent.stat()
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _name(digest: str) -> str:
