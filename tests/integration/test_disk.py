@@ -23,7 +23,7 @@ async def test_an_upper_on_disk_lies_below_the_cache_and_goes_with_its_sandbox(c
     """Not in the runtime directory, which is in memory on most machines."""
     async with sandlot.local(cache=cache) as provider:
         async with await provider.create(SPEC) as box:
-            await box.write("/root/big", b"x" * 1_000_000)
+            assert (await box.exec("head -c 1000000 /dev/zero > /root/big")).ok
             assert len(uppers(cache)) == 1
             assert (await box.exec("df --output=fstype /root | tail -1")).stdout.strip() == "overlay"
         deadline = time.monotonic() + 10
@@ -37,7 +37,7 @@ async def test_a_killed_host_leaves_no_upper(cache: Path) -> None:
     backend = LocalBackend(cache=cache)
     async with sandlot.Provider(backend) as provider:
         box = await provider.create(SPEC)
-        await box.write("/root/f", b"1")
+        assert (await box.exec("echo 1 > /root/f")).ok
         os.kill(backend.host_pid, signal.SIGKILL)
         deadline = time.monotonic() + 10
         while list((cache / "disk").iterdir()):
