@@ -173,6 +173,23 @@ impl Connection {
         Ok(())
     }
 
+    /// Send whole frames that were encoded elsewhere, or queue what the socket does not take.
+    ///
+    /// # Errors
+    /// `gone` when the link is broken.
+    pub fn send_encoded(&mut self, frames: Vec<u8>) -> Result<()> {
+        if self.queue.is_empty() {
+            let count = self.write(&frames)?;
+            if count == frames.len() {
+                return Ok(());
+            }
+            self.sent = count;
+        }
+        self.queued_bytes += frames.len();
+        self.queue.push_back(frames);
+        Ok(())
+    }
+
     /// Send what is queued as far as the socket takes it.
     ///
     /// # Errors

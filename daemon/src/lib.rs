@@ -21,6 +21,7 @@ pub mod reactor;
 pub mod sandbox;
 pub mod serve;
 pub mod source;
+mod transfer;
 pub mod users;
 pub mod verbs;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cgroup::Leaves;
 use crate::error::Result;
+use crate::files::{Destination, Layout};
 use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
 use crate::users::IdMaps;
@@ -30,6 +31,8 @@ pub struct SandboxContext {
     pub null: OwnedFd,
     /// The current episode's root directory. The hooks replace it at a reset.
     pub root: OwnedFd,
+    /// What an upload makes of whiteouts and opaque directories.
+    pub destination: Destination,
     pub confinement: Confinement,
     pub leaves: Leaves,
     pub hooks: Box<dyn Hooks>,
@@ -53,6 +56,9 @@ pub trait Hooks: Debug {
 
     /// Numbers of the sandbox as a whole; the caller fills in `id`.
     fn usage(&self) -> UsageReply;
+
+    /// What the current episode's root is made of.
+    fn layout(&self) -> Result<Layout>;
 }
 
 /// What a reset leaves.

@@ -9,6 +9,7 @@ use rustix::fs::{Stat, fstat, readlinkat};
 use rustix::io::Errno;
 
 use super::download::{Sender, Tried};
+use super::make::DIRECTORY_MODE;
 use super::overlay::{Changed, Image, Layer, is_opaque, is_whiteout, open_directory, open_file};
 use super::read::fill;
 use super::root::Root;
@@ -229,8 +230,9 @@ impl<'a, O: Outgoing> Differ<'a, O> {
                 (true, false, Vec::new())
             }
             Image::Dir(_, _) if opaque => (true, true, Vec::new()),
-            // An overlay's root takes its time from an upper that was made with the sandbox.
-            Image::Dir(before, lowers) if spot.inside.is_empty() => (!same_rights(&before, &facts), false, lowers),
+            Image::Dir(before, lowers) if spot.inside.is_empty() => {
+                (!same_rights(&before, &facts) && !is_as_made(&facts), false, lowers)
+            }
             Image::Dir(before, lowers) => (!same_attributes(&before, &facts), false, lowers),
         };
         if differs {
@@ -344,6 +346,11 @@ impl<'a, O: Outgoing> Differ<'a, O> {
 
 fn same_rights(before: &Stat, now: &Stat) -> bool {
     permissions(before) == permissions(now) && before.st_uid == now.st_uid && before.st_gid == now.st_gid
+}
+
+/// An overlay's root has time and rights of an upper directory that was made with the sandbox.
+fn is_as_made(root: &Stat) -> bool {
+    permissions(root) == DIRECTORY_MODE && root.st_uid == 0 && root.st_gid == 0
 }
 
 fn same_attributes(before: &Stat, now: &Stat) -> bool {

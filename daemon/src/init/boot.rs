@@ -7,11 +7,12 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, Signal};
 
-use super::blueprint::{Blueprint, BootReply, Parts};
+use super::blueprint::{Blueprint, BootReply, Parts, RootPlan};
 use super::renewal::{Kept, Renewal};
 use super::{Confinement, confinement, episode, handover, namespaces, outer};
 use crate::cgroup::{Leaves, Whole};
 use crate::error::{Error, Result};
+use crate::files::Destination;
 use crate::sandbox::SandboxContext;
 use crate::source::Source;
 use crate::users::IdMaps;
@@ -66,6 +67,10 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         id_maps,
         null,
         root,
+        destination: match blueprint.root {
+            RootPlan::Bare => Destination::Layer,
+            RootPlan::Overlay { .. } => Destination::Files,
+        },
         confinement: Confinement::new(blueprint.privileges),
         leaves,
         idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),

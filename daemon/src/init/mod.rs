@@ -12,6 +12,7 @@ pub mod boot;
 pub mod confinement;
 pub mod episode;
 pub mod handover;
+mod layout;
 pub mod mounts;
 pub mod namespaces;
 pub mod outer;
@@ -22,6 +23,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub use confinement::{Confinement, Identity};
+pub use namespaces::unshare;
 
 use crate::serve::Ended;
 

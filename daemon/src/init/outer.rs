@@ -14,7 +14,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
@@ -41,6 +41,8 @@ const SYSTEM_PARTS: [&str; 3] = ["devices/system/cpu", "devices/system/node", "k
 pub struct Outer {
     /// To come back to it at a reset.
     pub namespace: OwnedFd,
+    /// Its root directory, from which the image can be seen at any time.
+    pub root: OwnedFd,
 }
 
 /// Leave the host's mounts for a namespace that holds only what `blueprint` and `parts` give.
@@ -58,7 +60,9 @@ pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
             attach(parts.disk.as_ref(), c"/disk")?;
         }
     }
-    Ok(Outer { namespace: super::namespaces::current("mnt")? })
+    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Error::system("open the outer root", errno))?;
+    Ok(Outer { namespace: super::namespaces::current("mnt")?, root })
 }
 
 fn attach(mount: Option<&OwnedFd>, path: &CStr) -> Result<()> {

@@ -11,6 +11,7 @@ use super::outer::Outer;
 use super::{boot, handover, mounts, namespaces};
 use crate::cgroup::{Freezer, Whole};
 use crate::error::{Code, Error, Result};
+use crate::files::Layout;
 use crate::message::{Network, UsageReply, Verified};
 use crate::sandbox::{self, Hooks};
 
@@ -59,11 +60,6 @@ impl Renewal {
     pub fn new(blueprint: Blueprint, kept: Kept, first: Episode) -> Result<Self> {
         let fresh = Look::at(&blueprint, &first)?;
         Ok(Renewal { blueprint, kept, episode: first, serial: 0, fresh })
-    }
-
-    /// Where each overlay is mounted, and its upper directory.
-    pub fn uppers(&self) -> &[(String, OwnedFd)] {
-        &self.episode.uppers
     }
 
     /// Bytes in the upper now, where its file system is the sandbox's own.
@@ -142,6 +138,10 @@ impl Hooks for Renewal {
             oom_kills: group.oom_kills,
             cpu_limit_millis: self.blueprint.cpu_limit_millis,
         }
+    }
+
+    fn layout(&self) -> Result<Layout> {
+        super::layout::layout(&self.kept.outer, &self.blueprint, &self.episode)
     }
 }
 

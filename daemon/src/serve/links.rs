@@ -1,6 +1,6 @@
 //! Connections of clients: opening, keepalive, calls, and the one place where a request finds its verb's file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::{Ended, Server, Subject};
@@ -12,6 +12,7 @@ use crate::limits::{KEEPALIVE_MS, LINK_DEAD_MS, MAX_CALLS};
 use crate::message::{HelloReply, Reply, Request, Role};
 use crate::reactor::{Interest, Ready};
 use crate::source::Accepted;
+use crate::transfer::Ticket;
 
 /// Clients that may be connected at the same time.
 const MAX_LINKS: usize = 64;
@@ -24,6 +25,8 @@ const WIRE_VERSION: u64 = 1;
 pub(crate) enum Call {
     /// Follows a command.
     Command(Number),
+    /// Waits for a file operation.
+    Files(Ticket),
 }
 
 /// One client's connection.
@@ -31,6 +34,8 @@ pub(crate) enum Call {
 pub(crate) struct Link {
     pub connection: Connection,
     pub calls: HashMap<u32, Call>,
+    /// File operations that have more than enough to do: the client is not listened to until they have less.
+    pub crowded: BTreeSet<Ticket>,
     opened: bool,
     interest: Interest,
     last_heard: Instant,
@@ -48,6 +53,15 @@ impl Link {
             }
             self.broken = true;
         }
+    }
+
+    /// As [`Link::send`], for whole frames.
+    pub fn send_encoded(&mut self, frames: Vec<u8>) {
+        self.broken |= self.connection.send_encoded(frames).is_err();
+    }
+
+    fn may_receive(&self) -> bool {
+        self.crowded.is_empty() && self.connection.may_receive()
     }
 
     /// Claim a call id.
@@ -99,6 +113,7 @@ impl Server {
         let link = Link {
             connection,
             calls: HashMap::new(),
+            crowded: BTreeSet::new(),
             opened: false,
             interest: Interest::Read,
             last_heard: Instant::now(),
@@ -124,14 +139,16 @@ impl Server {
         link.broken |= link.connection.flush().is_err();
         let calls: Vec<Call> = link.calls.values().copied().collect();
         for call in calls {
-            let Call::Command(command) = call;
-            self.deliver(command);
+            match call {
+                Call::Command(command) => self.deliver(command),
+                Call::Files(ticket) => self.deliver_transfer(ticket),
+            }
         }
     }
 
     fn link_readable(&mut self, number: u64) {
         let Some(link) = self.links.get_mut(&number) else { return };
-        if !link.connection.may_receive() {
+        if !link.may_receive() {
             return;
         }
         let received = link.connection.receive();
@@ -244,7 +261,7 @@ impl Server {
         if link.broken {
             return self.close_link(number);
         }
-        let interest = Interest::new(link.connection.may_receive(), link.connection.is_blocked());
+        let interest = Interest::new(link.may_receive(), link.connection.is_blocked());
         if interest != link.interest {
             link.interest = interest;
             if let Err(errno) = self.reactor.change(&link.connection, Subject::Link(number).token(), interest) {
@@ -254,12 +271,14 @@ impl Server {
         }
     }
 
-    /// A link is gone; its commands go on without it.
+    /// A link is gone; its commands go on without it, its file operations leave nothing.
     fn close_link(&mut self, number: u64) {
         let Some(link) = self.links.remove(&number) else { return };
         for call in link.calls.into_values() {
-            let Call::Command(command) = call;
-            self.detach(command, number);
+            match call {
+                Call::Command(command) => self.detach(command, number),
+                Call::Files(ticket) => self.halt_transfer(ticket, Code::Gone),
+            }
         }
     }
 

@@ -10,6 +10,7 @@ mod parking;
 mod running;
 mod shells;
 mod sinks;
+mod transfers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +35,7 @@ pub(crate) use parking::Taken;
 pub(crate) use shells::Control;
 use shells::Shells;
 use sinks::Sinks;
+use transfers::Transfers;
 
 /// Bytes read from a command in one go: a full pipe of the usual size.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -60,6 +62,8 @@ pub(crate) enum Subject {
     Sink(u64),
     ShellOutput(u64, usize),
     ShellStatus(u64),
+    /// Threads of file operations.
+    Bell,
 }
 
 impl Subject {
@@ -73,6 +77,7 @@ impl Subject {
             Subject::Sink(number) => (5, number, 0),
             Subject::ShellOutput(number, stream) => (6, number, stream as u64),
             Subject::ShellStatus(number) => (7, number, 0),
+            Subject::Bell => (8, 0, 0),
         };
         kind << 56 | number << 1 | stream
     }
@@ -87,7 +92,8 @@ impl Subject {
             4 => Subject::Input(number),
             5 => Subject::Sink(number),
             6 => Subject::ShellOutput(number, stream),
-            _ => Subject::ShellStatus(number),
+            7 => Subject::ShellStatus(number),
+            _ => Subject::Bell,
         }
     }
 }
@@ -117,6 +123,7 @@ pub(crate) struct Server {
     pub commands: Commands,
     pub children: HashMap<u32, Child>,
     sinks: Sinks,
+    pub transfers: Transfers,
     parking: Parking,
     pub shells: Shells,
     /// Commands that are dead while their tree is still dying.
@@ -144,6 +151,8 @@ impl Server {
         let reaper = Reaper::new().map_err(system("signalfd"))?;
         reactor.add(&source, Subject::Source.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         reactor.add(&reaper, Subject::Signals.token(), Interest::Read).map_err(system("epoll_ctl"))?;
+        let transfers = Transfers::new()?;
+        reactor.add(&*transfers.bell, Subject::Bell.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         let confinement = std::mem::take(&mut context.confinement);
         let default_user = find_default_user(&context)?;
         Ok(Server {
@@ -158,6 +167,7 @@ impl Server {
             commands: Commands::default(),
             children: HashMap::new(),
             sinks: Sinks::default(),
+            transfers,
             parking: Parking::default(),
             shells: Shells::default(),
             lingering: Vec::new(),
@@ -202,6 +212,7 @@ impl Server {
             Subject::Link(link) => self.link_ready(link, event),
             Subject::Output(number, stream) => self.output_ready(number, stream),
             Subject::Input(number) => self.input_ready(number),
+            Subject::Bell => self.answer_bell(),
             Subject::Sink(number) => self.sinks.drain(number, &self.reactor, &mut self.scratch),
             Subject::ShellOutput(number, stream) => self.shell_output_ready(number, stream),
             Subject::ShellStatus(number) => self.shell_status_ready(number),
@@ -235,7 +246,7 @@ impl Server {
     }
 
     fn is_idle(&mut self, now: Instant) -> bool {
-        if self.commands.live() > 0 {
+        if self.commands.live() > 0 || !self.transfers.is_empty() {
             self.last_used = now;
         }
         self.context.idle_timeout.is_some_and(|limit| now.duration_since(self.last_used) >= limit)
@@ -303,6 +314,7 @@ mod tests {
             Subject::Sink(1),
             Subject::ShellOutput(2, 1),
             Subject::ShellStatus(3),
+            Subject::Bell,
         ] {
             assert_eq!(Subject::from_token(subject.token()), subject);
         }

@@ -3,16 +3,26 @@
 //! An `Err` is the call's answer; `protocol_error` among them ends the connection.
 
 mod attach;
+mod changes;
+mod download;
 mod exec;
+mod list;
+mod mkdir;
 mod processes;
 mod quiesce;
+mod read;
+mod remove;
 mod reset;
 mod shell;
 mod signal;
+mod stat;
 mod stdin;
+mod upload;
 mod usage;
+mod write;
 
 use crate::error::{Code, Error, Result};
+use crate::files::Item;
 use crate::message::Request;
 use crate::serve::{Call, Server};
 
@@ -34,6 +44,24 @@ impl Server {
             Request::Processes => self.processes(link, id),
             Request::Quiesce(quiesce) => self.quiesce(link, id, quiesce),
             Request::Reset(reset) => self.reset(link, id, reset),
+            Request::Read(read) => self.read(link, id, read),
+            Request::Write(write) => self.write(link, id, write),
+            Request::Stat(stat) => self.stat(link, id, stat),
+            Request::List(list) => self.list(link, id, list),
+            Request::Mkdir(mkdir) => self.mkdir(link, id, mkdir),
+            Request::Remove(remove) => self.remove(link, id, remove),
+            Request::Upload(upload) => self.upload(link, id, upload),
+            Request::Download(download) => self.download(link, id, download),
+            Request::Changes(changes) => self.changes(link, id, changes),
+            Request::Data(data) => self.data(link, id, data),
+            Request::Entry(entry) => {
+                self.entry(link, id, entry);
+                Ok(())
+            }
+            Request::End => {
+                self.feed_transfer(link, id, Item::End);
+                Ok(())
+            }
             _ => Err(Error::new(Code::Unsupported, "not here")),
         }
     }
@@ -41,14 +69,18 @@ impl Server {
     fn acknowledge(&mut self, link: u64, id: u32, ack: &crate::message::Ack) -> Result<()> {
         match self.find_call(link, id) {
             Some(Call::Command(number)) => self.acknowledge_output(number, ack),
+            Some(Call::Files(ticket)) => self.acknowledge_transfer(ticket, ack),
             // The call's end and this have crossed.
             None => Ok(()),
         }
     }
 
     fn cancel(&mut self, link: u64, id: u32) -> Result<()> {
-        if let Some(Call::Command(number)) = self.find_call(link, id) {
-            self.cancel_command(number);
+        match self.find_call(link, id) {
+            Some(Call::Command(number)) => self.cancel_command(number),
+            Some(Call::Files(ticket)) => self.halt_transfer(ticket, Code::Cancelled),
+            // It is over already.
+            None => {}
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Server {
             Some(key) => self.find_command(key)?,
             None => match self.find_call(link, id) {
                 Some(Call::Command(number)) => number,
-                None => return Err(Error::new(Code::NoSuchKey, "no such command")),
+                Some(Call::Files(_)) | None => return Err(Error::new(Code::NoSuchKey, "no such command")),
             },
         };
         let terminal = self.commands.get(number).and_then(|command| command.terminal());

@@ -13,6 +13,7 @@ use rmpv::Value;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 use sandlotd::cgroup::Leaves;
 use sandlotd::error::{Code, Error, Result};
+use sandlotd::files::{Destination, Layout};
 use sandlotd::init::Confinement;
 use sandlotd::message::UsageReply;
 use sandlotd::sandbox::{Episode, Hooks, SandboxContext};
@@ -49,6 +50,10 @@ impl Hooks for PlainHooks {
         Ok(Episode { root: root(), changed_bytes: None, verified })
     }
 
+    fn layout(&self) -> Result<Layout> {
+        Ok(Layout::default())
+    }
+
     fn usage(&self) -> UsageReply {
         UsageReply { pids: Some(1), ..UsageReply::default() }
     }
@@ -72,6 +77,7 @@ fn context() -> SandboxContext {
         id_maps: IdMaps::of_self(),
         null: std::fs::File::options().read(true).write(true).open("/dev/null").unwrap().into(),
         root: root(),
+        destination: Destination::Files,
         confinement: Confinement::none(),
         leaves: Leaves::unavailable(),
         hooks: Box::new(PlainHooks),
