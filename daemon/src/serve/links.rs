@@ -1,6 +1,6 @@
 //! Connections of clients: opening, keepalive, calls, and the one place where a request finds its verb's file.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::{Ended, Server, Subject};
@@ -34,8 +34,6 @@ pub(crate) enum Call {
 pub(crate) struct Link {
     pub connection: Connection,
     pub calls: HashMap<u32, Call>,
-    /// File operations that have more than enough to do: the client is not listened to until they have less.
-    pub crowded: BTreeSet<Ticket>,
     opened: bool,
     interest: Interest,
     last_heard: Instant,
@@ -58,10 +56,6 @@ impl Link {
     /// As [`Link::send`], for whole frames.
     pub fn send_encoded(&mut self, frames: Vec<u8>) {
         self.broken |= self.connection.send_encoded(frames).is_err();
-    }
-
-    fn may_receive(&self) -> bool {
-        self.crowded.is_empty() && self.connection.may_receive()
     }
 
     /// Claim a call id.
@@ -113,7 +107,6 @@ impl Server {
         let link = Link {
             connection,
             calls: HashMap::new(),
-            crowded: BTreeSet::new(),
             opened: false,
             interest: Interest::Read,
             last_heard: Instant::now(),
@@ -148,7 +141,7 @@ impl Server {
 
     fn link_readable(&mut self, number: u64) {
         let Some(link) = self.links.get_mut(&number) else { return };
-        if !link.may_receive() {
+        if !link.connection.may_receive() || self.transfers.held.contains(&number) {
             return;
         }
         let received = link.connection.receive();
@@ -261,7 +254,8 @@ impl Server {
         if link.broken {
             return self.close_link(number);
         }
-        let interest = Interest::new(link.may_receive(), link.connection.is_blocked());
+        let may_receive = link.connection.may_receive() && !self.transfers.held.contains(&number);
+        let interest = Interest::new(may_receive, link.connection.is_blocked());
         if interest != link.interest {
             link.interest = interest;
             if let Err(errno) = self.reactor.change(&link.connection, Subject::Link(number).token(), interest) {
@@ -274,6 +268,7 @@ impl Server {
     /// A link is gone; its commands go on without it, its file operations leave nothing.
     fn close_link(&mut self, number: u64) {
         let Some(link) = self.links.remove(&number) else { return };
+        self.transfers.held.remove(&number);
         for call in link.calls.into_values() {
             match call {
                 Call::Command(command) => self.detach(command, number),

@@ -63,7 +63,7 @@ pub(crate) enum Subject {
     ShellOutput(u64, usize),
     ShellStatus(u64),
     /// Threads of file operations.
-    Bell,
+    Threads,
 }
 
 impl Subject {
@@ -77,7 +77,7 @@ impl Subject {
             Subject::Sink(number) => (5, number, 0),
             Subject::ShellOutput(number, stream) => (6, number, stream as u64),
             Subject::ShellStatus(number) => (7, number, 0),
-            Subject::Bell => (8, 0, 0),
+            Subject::Threads => (8, 0, 0),
         };
         kind << 56 | number << 1 | stream
     }
@@ -93,7 +93,7 @@ impl Subject {
             5 => Subject::Sink(number),
             6 => Subject::ShellOutput(number, stream),
             7 => Subject::ShellStatus(number),
-            _ => Subject::Bell,
+            _ => Subject::Threads,
         }
     }
 }
@@ -152,7 +152,7 @@ impl Server {
         reactor.add(&source, Subject::Source.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         reactor.add(&reaper, Subject::Signals.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         let transfers = Transfers::new()?;
-        reactor.add(&*transfers.bell, Subject::Bell.token(), Interest::Read).map_err(system("epoll_ctl"))?;
+        reactor.add(&*transfers.exchange, Subject::Threads.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         let confinement = std::mem::take(&mut context.confinement);
         let default_user = find_default_user(&context)?;
         Ok(Server {
@@ -212,7 +212,7 @@ impl Server {
             Subject::Link(link) => self.link_ready(link, event),
             Subject::Output(number, stream) => self.output_ready(number, stream),
             Subject::Input(number) => self.input_ready(number),
-            Subject::Bell => self.answer_bell(),
+            Subject::Threads => self.hear_threads(),
             Subject::Sink(number) => self.sinks.drain(number, &self.reactor, &mut self.scratch),
             Subject::ShellOutput(number, stream) => self.shell_output_ready(number, stream),
             Subject::ShellStatus(number) => self.shell_status_ready(number),
@@ -314,7 +314,7 @@ mod tests {
             Subject::Sink(1),
             Subject::ShellOutput(2, 1),
             Subject::ShellStatus(3),
-            Subject::Bell,
+            Subject::Threads,
         ] {
             assert_eq!(Subject::from_token(subject.token()), subject);
         }

@@ -9,15 +9,19 @@ use crate::error::{Code, Error, Result};
 use crate::files::{Item, Root, act_as};
 use crate::init::Identity;
 use crate::message::Ack;
-use crate::transfer::{Bell, Flow, Port, Positions, Pushed, Ticket, Workers};
+use crate::transfer::{Exchange, Flow, Port, Positions, Ticket};
+
+/// File operations of all clients together that are begun and not over.
+const MAX_LIVE: usize = 4096;
 
 /// The file operations that are running.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     live: HashMap<Ticket, Live>,
     last: Ticket,
-    workers: Workers,
-    pub(super) bell: Arc<Bell>,
+    pub(super) exchange: Arc<Exchange>,
+    /// Links whose clients have sent more than the threads can take at once; nothing is read from them.
+    pub(super) held: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -28,8 +32,8 @@ struct Live {
 
 impl Transfers {
     pub fn new() -> Result<Self> {
-        let bell = Bell::new().map_err(|errno| Error::system("eventfd", errno))?;
-        Ok(Transfers { live: HashMap::new(), last: 0, workers: Workers::default(), bell: Arc::new(bell) })
+        let exchange = Exchange::new().map_err(|errno| Error::system("eventfd", errno))?;
+        Ok(Transfers { live: HashMap::new(), last: 0, exchange: Arc::new(exchange), held: BTreeSet::new() })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -41,7 +45,7 @@ impl Server {
     /// Begin a file operation with the rights of `user`. `job` answers through the port, or fails.
     ///
     /// # Errors
-    /// Those of an unknown user, of `begin_call`, and of a thread that cannot be had; the call is then not begun.
+    /// Those of an unknown user and of `check_call`, and `too_many`; the call is then not begun.
     pub(crate) fn begin_transfer(
         &mut self,
         (link, id): (u64, u32),
@@ -67,17 +71,20 @@ impl Server {
         let Some(owner) = self.links.get_mut(&link) else { return Ok(()) };
         owner.check_call(id)?;
         let transfers = &mut self.transfers;
+        if transfers.live.len() >= MAX_LIVE {
+            return Err(Error::new(Code::TooMany, format!("{MAX_LIVE} file operations at once")));
+        }
         let ticket = transfers.last + 1;
-        let flow = Arc::new(Flow::new(id, ticket, Arc::clone(&transfers.bell)));
+        let flow = Arc::new(Flow::new(id, ticket, Arc::clone(&transfers.exchange)));
         let dir = rustix::io::fcntl_dupfd_cloexec(&self.context.root, 0)
             .map_err(|errno| Error::system("open the root", errno))?;
         let root = Root::new(dir, &self.context.workdir, flow.stop.clone());
         let mut port = Port::new(Arc::clone(&flow), positions);
-        transfers.workers.run(move || {
+        transfers.exchange.workers.run(move || {
             if let Err(error) = act_as(&identity, || job(&root, &mut port)) {
                 port.fail(&error);
             }
-        })?;
+        });
         owner.calls.insert(id, Call::Files(ticket));
         transfers.last = ticket;
         transfers.live.insert(ticket, Live { link, flow });
@@ -86,9 +93,9 @@ impl Server {
 
     /// More for a running operation. What comes after its end has crossed with it.
     pub(crate) fn feed_transfer(&mut self, link: u64, id: u32, item: Item) {
-        if let Some((ticket, flow)) = self.find_transfer(link, id) {
-            let pushed = flow.push(item);
-            self.note_crowd(link, ticket, pushed);
+        if let Some(flow) = self.find_transfer(link, id) {
+            flow.push(item);
+            self.hold_back(link);
         }
     }
 
@@ -97,9 +104,9 @@ impl Server {
     /// # Errors
     /// `protocol_error` for data out of place.
     pub(crate) fn feed_data(&mut self, link: u64, id: u32, data: &crate::message::Data<'_>) -> Result<()> {
-        if let Some((ticket, flow)) = self.find_transfer(link, id) {
-            let pushed = flow.push_data(data.off, data.at, data.d)?;
-            self.note_crowd(link, ticket, pushed);
+        if let Some(flow) = self.find_transfer(link, id) {
+            flow.push_data(data.off, data.at, data.d)?;
+            self.hold_back(link);
         }
         Ok(())
     }
@@ -122,10 +129,16 @@ impl Server {
         }
     }
 
-    /// Threads have something for their calls.
-    pub(super) fn answer_bell(&mut self) {
-        for ticket in self.transfers.bell.answer() {
+    /// Threads have something for their calls, or time for more.
+    pub(super) fn hear_threads(&mut self) {
+        let news = self.transfers.exchange.news();
+        for ticket in news.tickets {
             self.deliver_transfer(ticket);
+        }
+        if !news.crowded {
+            for link in std::mem::take(&mut self.transfers.held) {
+                self.tend_link(link);
+            }
         }
     }
 
@@ -143,11 +156,7 @@ impl Server {
             let Some(frames) = flow.take_frames() else { break };
             link.send_encoded(frames);
         }
-        if !flow.is_crowded() {
-            link.crowded.remove(&ticket);
-        }
         if flow.is_over() {
-            link.crowded.remove(&ticket);
             link.calls.remove(&flow.id);
             self.transfers.live.remove(&ticket);
         }
@@ -159,25 +168,23 @@ impl Server {
         for live in self.transfers.live.values() {
             live.flow.halt(Code::Cancelled);
         }
-        self.transfers.workers.join();
+        self.transfers.exchange.workers.join();
         let tickets: BTreeSet<Ticket> = self.transfers.live.keys().copied().collect();
         for ticket in tickets {
             self.deliver_transfer(ticket);
         }
     }
 
-    fn find_transfer(&self, link: u64, id: u32) -> Option<(Ticket, Arc<Flow>)> {
+    fn find_transfer(&self, link: u64, id: u32) -> Option<Arc<Flow>> {
         match self.find_call(link, id)? {
-            Call::Files(ticket) => Some((ticket, Arc::clone(&self.transfers.live.get(&ticket)?.flow))),
+            Call::Files(ticket) => self.transfers.live.get(&ticket).map(|live| Arc::clone(&live.flow)),
             Call::Command(_) => None,
         }
     }
 
-    fn note_crowd(&mut self, link: u64, ticket: Ticket, pushed: Pushed) {
-        if pushed == Pushed::Crowded
-            && let Some(link) = self.links.get_mut(&link)
-        {
-            link.crowded.insert(ticket);
+    fn hold_back(&mut self, link: u64) {
+        if self.transfers.exchange.is_crowded() {
+            self.transfers.held.insert(link);
         }
     }
 }

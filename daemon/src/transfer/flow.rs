@@ -1,30 +1,19 @@
 //! What is between a thread that works on files and the call that it works for.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::{Bell, Ticket};
+use super::{Exchange, Ticket, lock};
 use crate::error::{Code, Error, Result};
 use crate::files::{Item, Stop};
 use crate::limits::{MAX_CHUNK_BYTES, WINDOW_BYTES};
 
 /// Bytes of finished frames that wait for the connection before the thread waits too.
 const OUTBOX_BYTES: usize = 512 * 1024;
-/// What items without data may cost before the client is not listened to any more, and until when.
-const CROWDED_BYTES: usize = 2 * 1024 * 1024;
-const RELIEVED_BYTES: usize = 512 * 1024;
 /// About what an item costs beside its bytes.
 const ITEM_BYTES: usize = 160;
 /// Consumed bytes that are acknowledged together; the contract wants half a window at most.
 const ACKNOWLEDGE_BYTES: u64 = WINDOW_BYTES / 4;
-
-/// Whether more may follow at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    Room,
-    /// Do not read from this client until the flow is relieved.
-    Crowded,
-}
 
 /// One operation's two directions. Shared by its thread and the main loop.
 #[derive(Debug)]
@@ -32,7 +21,7 @@ pub(crate) struct Flow {
     /// The call's id on its connection.
     pub id: u32,
     ticket: Ticket,
-    bell: Arc<Bell>,
+    exchange: Arc<Exchange>,
     state: Mutex<State>,
     /// Something that the thread may be waiting for.
     changed: Condvar,
@@ -45,7 +34,6 @@ struct State {
     /// From the client, not yet taken.
     items: VecDeque<Item>,
     item_bytes: usize,
-    crowded: bool,
     /// Data bytes that have come, that are dealt with, and that were acknowledged.
     received: u64,
     consumed: u64,
@@ -63,31 +51,30 @@ struct State {
 }
 
 impl Flow {
-    pub fn new(id: u32, ticket: Ticket, bell: Arc<Bell>) -> Self {
-        Flow { id, ticket, bell, state: Mutex::default(), changed: Condvar::new(), stop: Stop::default() }
+    pub fn new(id: u32, ticket: Ticket, exchange: Arc<Exchange>) -> Self {
+        Flow { id, ticket, exchange, state: Mutex::default(), changed: Condvar::new(), stop: Stop::default() }
     }
 
     // --- the main loop's side: nothing here waits ---
 
     /// An item from the client.
-    pub fn push(&self, item: Item) -> Pushed {
+    pub fn push(&self, item: Item) {
         let mut state = lock(&self.state);
         if state.ended {
             // Nobody will take it; it has crossed with the answer.
-            return Pushed::Room;
+            return;
         }
         state.item_bytes += cost(&item);
+        self.exchange.wait_for(cost(&item));
         state.items.push_back(item);
-        state.crowded |= state.item_bytes > CROWDED_BYTES;
         self.changed.notify_one();
-        if state.crowded { Pushed::Crowded } else { Pushed::Room }
     }
 
     /// Data from the client, which must continue what came before and keep to the window.
     ///
     /// # Errors
     /// `protocol_error` when it does not.
-    pub fn push_data(&self, offset: u64, at: Option<u64>, bytes: &[u8]) -> Result<Pushed> {
+    pub fn push_data(&self, offset: u64, at: Option<u64>, bytes: &[u8]) -> Result<()> {
         {
             let mut state = lock(&self.state);
             if bytes.len() > MAX_CHUNK_BYTES {
@@ -101,7 +88,8 @@ impl Flow {
                 return Err(Error::new(Code::ProtocolError, "data beyond the window"));
             }
         }
-        Ok(self.push(Item::Data { at, bytes: bytes.to_vec() }))
+        self.push(Item::Data { at, bytes: bytes.to_vec() });
+        Ok(())
     }
 
     /// The client has data up to an offset.
@@ -138,10 +126,6 @@ impl Flow {
         lock(&self.state).ended
     }
 
-    pub fn is_crowded(&self) -> bool {
-        lock(&self.state).crowded
-    }
-
     /// Let the thread stop: `cancelled`, or `gone` when there is nobody to answer to.
     pub fn halt(&self, why: Code) {
         self.stop.set();
@@ -168,10 +152,7 @@ impl Flow {
             self.check(&state)?;
             if let Some(item) = state.items.pop_front() {
                 state.item_bytes -= cost(&item);
-                if state.crowded && state.item_bytes < RELIEVED_BYTES {
-                    state.crowded = false;
-                    self.bell.ring(self.ticket);
-                }
+                self.exchange.relieve(cost(&item));
                 return Ok((item, acknowledge));
             }
             state = self.wait(state);
@@ -214,15 +195,14 @@ impl Flow {
         let mut state = lock(&self.state);
         state.ended = true;
         state.items.clear();
-        state.item_bytes = 0;
-        state.crowded = false;
+        self.exchange.relieve(std::mem::take(&mut state.item_bytes));
         self.queue(&mut state, frames);
     }
 
     fn queue(&self, state: &mut State, frames: Vec<u8>) {
         state.frame_bytes += frames.len();
         state.frames.push_back(frames);
-        self.bell.ring(self.ticket);
+        self.exchange.ring(self.ticket);
     }
 
     fn check(&self, state: &State) -> Result<()> {
@@ -234,7 +214,7 @@ impl Flow {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.exchange.workers.wait_aside(&self.changed, state)
     }
 }
 
@@ -245,9 +225,4 @@ fn cost(item: &Item) -> usize {
             Item::Data { bytes, .. } => bytes.len(),
             Item::End => 0,
         }
-}
-
-/// A thread that panicked while it held the lock has left nothing half done in it.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,19 @@
 //! Threads for file operations: made when they are needed, kept a moment for the next one, gone when all is quiet.
+//!
+//! Few work at a time, but one that waits for its client counts as none: however many operations are held up by slow
+//! clients, the next one still begins.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::UnshareFlags;
 
-use super::flow::lock;
-use crate::error::{Code, Error, Result};
+use super::lock;
 
-/// Operations at the same time. Each may hold a window of data and a stack.
-const MAX_WORKERS: usize = 512;
+/// Operations that work at the same time: enough to keep a disk busy.
+const MAX_WORKING: usize = 8;
 /// How long a thread without work stays.
 const KEPT: Duration = Duration::from_secs(2);
 /// Nothing here recurses, and what is big is on the heap.
@@ -19,96 +21,129 @@ const STACK_BYTES: usize = 256 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Shared by the main loop and the threads.
 #[derive(Default)]
-struct Queue {
+pub(crate) struct Workers {
+    state: Mutex<State>,
+    /// There is a job, or no more will come.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
     jobs: VecDeque<Job>,
-    /// Threads that wait for a job.
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that have a job and are not held up by its client.
+    working: usize,
     idle: usize,
     closing: bool,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-pub(crate) struct Workers {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
 impl std::fmt::Debug for Workers {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Workers").field("threads", &self.threads.len()).finish_non_exhaustive()
-    }
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Workers { shared: Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() }), threads: Vec::new() }
+        formatter.debug_struct("Workers").finish_non_exhaustive()
     }
 }
 
 impl Workers {
-    /// Run `job` on a thread, at once.
-    ///
-    /// # Errors
-    /// `too_many` when there are as many operations as can be, `capacity` when there is no thread to be had.
-    pub fn run(&mut self, job: impl FnOnce() + Send + 'static) -> Result<()> {
-        let mut queue = lock(&self.shared.queue);
-        if queue.idle <= queue.jobs.len() {
-            self.threads.retain(|thread| !thread.is_finished());
-            if self.threads.len() >= MAX_WORKERS {
-                return Err(Error::new(Code::TooMany, format!("{MAX_WORKERS} file operations at once")));
+    /// Run `job` on a thread, as soon as one may work.
+    pub fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        let mut state = lock(&self.state);
+        state.jobs.push_back(Box::new(job));
+        self.call_one(&mut state);
+    }
+
+    /// Wait on `condition` as a thread that has a job; others work in its place.
+    pub(super) fn wait_aside<'a, T>(
+        self: &Arc<Self>,
+        condition: &Condvar,
+        guard: MutexGuard<'a, T>,
+    ) -> MutexGuard<'a, T> {
+        {
+            let mut state = lock(&self.state);
+            state.working -= 1;
+            if !state.jobs.is_empty() {
+                self.call_one(&mut state);
             }
-            let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("files".to_owned()).stack_size(STACK_BYTES);
-            let thread = thread.spawn(move || work(&shared)).map_err(|error| Error {
-                errno: error.raw_os_error(),
-                ..Error::new(Code::Capacity, "no thread for a file operation")
-            })?;
-            self.threads.push(thread);
         }
-        queue.jobs.push_back(Box::new(job));
-        self.shared.changed.notify_one();
-        Ok(())
+        let guard = condition.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        lock(&self.state).working += 1;
+        guard
     }
 
     /// Wait until every job is done and every thread is gone. Their flows have been told to stop.
-    pub fn join(&mut self) {
-        lock(&self.shared.queue).closing = true;
-        self.shared.changed.notify_all();
-        for thread in self.threads.drain(..) {
-            // A panic was told when it happened, and its call was answered.
-            let _ = thread.join();
+    pub fn join(&self) {
+        loop {
+            let threads = {
+                let mut state = lock(&self.state);
+                state.closing = true;
+                self.changed.notify_all();
+                std::mem::take(&mut state.threads)
+            };
+            if threads.is_empty() {
+                break;
+            }
+            for thread in threads {
+                // A panic was told when it happened, and its call was answered.
+                let _ = thread.join();
+            }
         }
-        lock(&self.shared.queue).closing = false;
+        lock(&self.state).closing = false;
     }
-}
 
-fn work(shared: &Shared) {
-    // The main thread changes its root and mount namespace at a reset, which the kernel allows only to the one user
-    // of such a state.
-    if let Err(error) = crate::init::unshare(UnshareFlags::FS) {
-        eprintln!("sandlotd: a thread for files: {error}");
+    fn call_one(self: &Arc<Self>, state: &mut State) {
+        if state.idle > 0 {
+            self.changed.notify_one();
+        }
+        if state.idle >= state.jobs.len() || state.working >= MAX_WORKING {
+            return;
+        }
+        state.threads.retain(|thread| !thread.is_finished());
+        let workers = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("files".to_owned()).stack_size(STACK_BYTES);
+        match thread.spawn(move || workers.work()) {
+            Ok(thread) => {
+                state.working += 1;
+                state.threads.push(thread);
+            }
+            // The job waits for the threads there are.
+            Err(error) if !state.threads.is_empty() => eprintln!("sandlotd: no thread for a file operation: {error}"),
+            // Its call is told that it ended without an answer.
+            Err(error) => {
+                eprintln!("sandlotd: no thread for file operations: {error}");
+                state.jobs.clear();
+            }
+        }
     }
-    let mut queue = lock(&shared.queue);
-    loop {
-        if let Some(job) = queue.jobs.pop_front() {
-            drop(queue);
-            job();
-            queue = lock(&shared.queue);
-            continue;
+
+    fn work(&self) {
+        // The main thread changes its root and mount namespace at a reset, which the kernel allows only to the one
+        // user of such a state.
+        if let Err(error) = crate::init::unshare(UnshareFlags::FS) {
+            eprintln!("sandlotd: a thread for files: {error}");
         }
-        if queue.closing {
-            return;
+        let mut state = lock(&self.state);
+        loop {
+            while (state.closing || state.working <= MAX_WORKING)
+                && let Some(job) = state.jobs.pop_front()
+            {
+                drop(state);
+                job();
+                state = lock(&self.state);
+            }
+            if state.closing && state.jobs.is_empty() {
+                break;
+            }
+            state.working -= 1;
+            state.idle += 1;
+            let (again, waited) = self.changed.wait_timeout(state, KEPT).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            state.working += 1;
+            if waited.timed_out() && state.jobs.is_empty() {
+                break;
+            }
         }
-        queue.idle += 1;
-        let (again, waited) = shared.changed.wait_timeout(queue, KEPT).unwrap_or_else(PoisonError::into_inner);
-        queue = again;
-        queue.idle -= 1;
-        if waited.timed_out() && queue.jobs.is_empty() {
-            return;
-        }
+        state.working -= 1;
     }
 }
