@@ -17,7 +17,9 @@ struct Shared(PathBuf);
 
 impl Shared {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sandlot-wire-{}-{name}", std::process::id()));
+        let memory = Path::new("/dev/shm");
+        let above = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = above.join(format!("sandlot-wire-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Shared(path)
     }

@@ -21,9 +21,19 @@ pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new() -> Self {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    /// In memory where that can be had: for trees whose size is the point.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Scratch::below(memory) } else { Scratch::new() }
+    }
+
+    fn below(above: &Path) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("sandlot-files-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = above.join(name);
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }

@@ -125,7 +125,7 @@ fn downloads_never_follow_a_swapped_link() {
 /// Directories that move while a deep tree is removed never send the removal to another place.
 #[test]
 fn removing_survives_moved_directories() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     scratch.write("keep/me", "precious");
     let deep = (0..150).map(|level| format!("n{level}")).collect::<Vec<_>>().join("/");
     let root = scratch.root();
@@ -147,7 +147,7 @@ fn removing_survives_moved_directories() {
 /// Somebody who keeps filling a directory gets an error out of its removal, not an endless one.
 #[test]
 fn a_refilled_directory_is_given_up() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     std::fs::create_dir(scratch.at("t")).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -62,7 +62,7 @@ fn huge_directories_come_in_batches() {
             Ok(())
         }
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     for number in 0..100_000 {
         std::fs::File::create(scratch.at(&format!("name-{number}"))).unwrap();
     }

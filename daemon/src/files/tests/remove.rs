@@ -47,7 +47,7 @@ fn missing_and_nameless_paths() {
 /// A tree far deeper than a path can say is removed, with few descriptors and no deep stack.
 #[test]
 fn trees_deeper_than_paths_are_removed() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let name = "n".repeat(200);
     let mut dir = open(scratch.path());
     for _ in 0..3000 {
@@ -65,7 +65,7 @@ fn trees_deeper_than_paths_are_removed() {
 /// A wide tree goes completely, although names vanish while they are being read.
 #[test]
 fn wide_trees_are_removed_completely() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     for dir in 0..20 {
         std::fs::create_dir_all(scratch.at(&format!("t/d{dir}"))).unwrap();
         for file in 0..1000 {
@@ -79,7 +79,7 @@ fn wide_trees_are_removed_completely() {
 /// A wish to stop ends it between two names.
 #[test]
 fn removing_stops_when_asked() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     for number in 0..2000 {
         scratch.write(&format!("t/{number}"), "");
     }

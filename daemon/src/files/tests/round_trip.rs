@@ -198,7 +198,7 @@ fn holes_are_not_sent() {
 /// Depths of 300 directories come and go.
 #[test]
 fn deep_trees_come_back() {
-    let (from, to) = (Scratch::new(), Scratch::new());
+    let (from, to) = (Scratch::in_memory(), Scratch::in_memory());
     let path = (0..300).map(|level| format!("d{level}")).collect::<Vec<_>>().join("/");
     from.write(&format!("{path}/bottom"), "deep");
     from.write("d0/d1/sibling", "later");
@@ -234,7 +234,7 @@ fn huge_directories_are_streamed() {
             Ok(())
         }
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     for number in 0..100_000 {
         std::fs::File::create(scratch.at(&format!("{number}"))).unwrap();
     }
