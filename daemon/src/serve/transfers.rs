@@ -54,7 +54,7 @@ impl Server {
         job: impl FnOnce(&Root, &mut Port) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let identity = match user {
-            Some(user) => crate::users::resolve(self.context.root.as_fd(), user, &self.id_maps)?.identity,
+            Some(user) => crate::users::resolve(self.context.root.as_fd(), user, &self.context.id_maps)?.identity,
             None => self.default_user.identity.clone(),
         };
         self.begin_transfer_as((link, id), identity, positions, job)
