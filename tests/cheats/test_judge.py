@@ -88,8 +88,7 @@ async def test_judging_in_place_says_so(judged: Judged, task: Task) -> None:
     for agent, reward in (("gold", 1.0), ("none", 0.0)):
         result = await judged(task, agent, settings)
         assert result.verdict is not None
-        assert (result.reward, result.verdict.where) == (reward, "in_place")
-    assert result.verdict.uncontrolled == 4
+        assert (result.reward, result.verdict.where, result.verdict.uncontrolled) == (reward, "in_place", 4)
 
 
 async def test_control_that_does_not_hold_for_the_right_change_accuses_nobody(
