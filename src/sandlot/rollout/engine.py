@@ -210,7 +210,8 @@ class Engine:
             self._record(rollout, box)
             rollout.report = await self._solve(box, rollout)
             async with clocks.run("quiesce", limits.quiesce_s):
-                await box.quiesce()
+                left = await box.quiesce()
+                clocks.say("rollout.quiesced", box.name, processes=len(left))
                 if self._settings.where == "twin":
                     rollout.change = await self._judge.take(box, task)
             if self._settings.where == "in_place":
