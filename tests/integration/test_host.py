@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -173,3 +174,15 @@ async def test_a_lease_that_runs_out_ends_the_sandbox(cache: Path) -> None:
         gone = await anext(departures)
         assert (gone.name, gone.why) == (box.name, "lease_expired")
         assert box.name not in {info.name for info in await provider.list()}
+
+
+async def test_a_host_that_outlives_its_provider_leaves_no_zombie(cache: Path) -> None:
+    """It lives on for a leased sandbox; when the lease ends, nothing of it is left although its client still runs."""
+    async with sandlot.local(cache=cache) as provider:
+        await provider.create(SPEC, owner="leased", lease_s=1)
+        pid = backend_of(provider).host_pid
+    os.kill(pid, 0)
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)

@@ -9,7 +9,9 @@ import asyncio
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -211,13 +213,15 @@ class HostLink:
             control.close()
 
     def disown(self) -> None:
-        """Stop following a host that lives on for leased sandboxes; it is then nobody's child but init's after this process."""
-        if self._pidfd is not None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
-            self._words.close()
-            self._process.returncode = 0  # not ours to wait for; without this the interpreter would warn of it
+        """Stop following a host that lives on for leased sandboxes. Should it end before this process, it is still reaped."""
+        if self._pidfd is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = None
+        self._words.close()
+        self._process.returncode = 0  # no more the `Popen` object's to wait for, which would warn of it
+        threading.Thread(target=_reap, args=(self._process.pid,), name="reap the host", daemon=True).start()
 
     async def _kill(self) -> None:
         """The host never became ready."""
@@ -225,3 +229,9 @@ class HostLink:
         if self._pidfd is not None:
             self._process.kill()
             await self.ended.wait()
+
+
+def _reap(pid: int) -> None:
+    """Wait for a child in a thread of its own: the loop that started it may be closed long before it ends."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
