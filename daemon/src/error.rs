@@ -57,6 +57,7 @@ impl From<Errno> for Code {
             Errno::TOOBIG => Code::ArgumentTooLong,
             Errno::NOSPC | Errno::DQUOT => Code::NoSpace,
             Errno::ROFS => Code::ReadOnly,
+            Errno::BUSY => Code::Busy,
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => Code::Capacity,
             _ => Code::Io,
         }
@@ -132,11 +133,35 @@ mod tests {
         assert_eq!(Error::new(Code::Io, "short").short_message(), "short");
     }
 
-    /// Errors of the file system keep their kind; the rest is `io` with its number.
+    /// Errors of the file system keep their kind and number; what has no kind of its own is `io`.
     #[test]
     fn system_errors_keep_their_kind() {
-        assert_eq!(Error::system("open", Errno::NOENT).code, Code::NotFound);
-        assert_eq!(Error::system("open", Errno::XDEV).code, Code::Io);
-        assert_eq!(Error::system("open", Errno::XDEV).errno, Some(libc::EXDEV));
+        let kinds = [
+            (libc::ENOENT, Code::NotFound),
+            (libc::ENOTDIR, Code::NotADirectory),
+            (libc::EISDIR, Code::IsADirectory),
+            (libc::EACCES, Code::Permission),
+            (libc::EPERM, Code::Permission),
+            (libc::EEXIST, Code::Exists),
+            (libc::ENOTEMPTY, Code::NotEmpty),
+            (libc::ELOOP, Code::Loop),
+            (libc::ENAMETOOLONG, Code::NameTooLong),
+            (libc::ENOSPC, Code::NoSpace),
+            (libc::EDQUOT, Code::NoSpace),
+            (libc::EROFS, Code::ReadOnly),
+            (libc::EBUSY, Code::Busy),
+            (libc::EMFILE, Code::Capacity),
+            (libc::ENOMEM, Code::Capacity),
+        ];
+        for number in 1..134 {
+            let expected = kinds.iter().find(|(kind, _)| *kind == number).map(|(_, code)| *code);
+            let error = Error::at_path("open", Errno::from_raw_os_error(number), b"/p");
+            assert_eq!((error.errno, error.path.as_deref()), (Some(number), Some(&b"/p"[..])));
+            match (number, expected) {
+                (libc::E2BIG, _) => assert_eq!(error.code, Code::ArgumentTooLong),
+                (libc::ENFILE | libc::EAGAIN, _) => assert_eq!(error.code, Code::Capacity),
+                (_, expected) => assert_eq!(error.code, expected.unwrap_or(Code::Io), "{number}"),
+            }
+        }
     }
 }

@@ -156,6 +156,7 @@ pub(super) fn open_below(
     loop {
         match openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(Errno::AGAIN) if attempt < MAX_ATTEMPTS => attempt += 1,
+            Err(Errno::AGAIN) => return Err(Errno::BUSY),
             Err(Errno::INTR) => {}
             other => return other,
         }

@@ -5,8 +5,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Dir, Mode, OFlags, fstat, openat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::stat::{identity, kind_from};
 use super::{join, split};
@@ -15,6 +16,10 @@ use crate::message::Kind;
 
 /// Directories open at once.
 const MAX_OPEN: usize = 64;
+/// Names after which each is asked whether it is younger than the walk, and how many of those there may be: a directory
+/// that is filled as fast as it is read has no end.
+const SUSPICIOUS_NAMES: usize = 65_536;
+const MAX_YOUNGER: usize = 1024;
 /// Levels below the beginning. What is deeper than paths can say can still be removed, but not without end.
 const MAX_LEVELS: usize = 32_768;
 
@@ -46,12 +51,17 @@ pub(super) struct Walk {
     path: Vec<u8>,
     /// Levels below this index are closed.
     first_open: usize,
+    began: Timespec,
+    names: usize,
+    /// Names met that were made since.
+    younger: usize,
 }
 
 impl Walk {
     /// Start at `dir`, which may be opened with `O_PATH`.
     pub fn new(dir: BorrowedFd<'_>) -> rustix::io::Result<Self> {
-        let mut walk = Walk { levels: Vec::new(), path: Vec::new(), first_open: 0 };
+        let began = clock_gettime(ClockId::RealtimeCoarse);
+        let mut walk = Walk { levels: Vec::new(), path: Vec::new(), first_open: 0, began, names: 0, younger: 0 };
         walk.push(openat(dir, ".", DIRECTORY, Mode::empty())?)?;
         Ok(walk)
     }
@@ -76,7 +86,22 @@ impl Walk {
     }
 
     /// The next name of the current directory, or `None` at its end.
+    ///
+    /// # Errors
+    /// `EBUSY` when somebody makes names as fast as they are read, besides those of reading.
     pub fn next(&mut self) -> rustix::io::Result<Option<Found>> {
+        let Some(found) = self.read()? else { return Ok(None) };
+        self.names += 1;
+        if self.names > SUSPICIOUS_NAMES && is_younger(self.dir(), &found.name, self.began) {
+            self.younger += 1;
+            if self.younger > MAX_YOUNGER {
+                return Err(Errno::BUSY);
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn read(&mut self) -> rustix::io::Result<Option<Found>> {
         let Some(level) = self.levels.last_mut() else { return Ok(None) };
         let Some(dir) = level.dir.as_mut() else { return Ok(None) };
         for entry in dir.by_ref() {
@@ -151,6 +176,15 @@ impl Walk {
         self.first_open = self.levels.len() - 1;
         Ok(())
     }
+}
+
+/// Whether `name` was made after `began`. Where the file system does not say, it was not.
+fn is_younger(dir: BorrowedFd<'_>, name: &[u8], began: Timespec) -> bool {
+    statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).is_ok_and(|facts| {
+        let knows = StatxFlags::from_bits_retain(facts.stx_mask).contains(StatxFlags::BTIME);
+        let born = (facts.stx_btime.tv_sec, i64::from(facts.stx_btime.tv_nsec));
+        knows && born > (began.tv_sec, began.tv_nsec)
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
