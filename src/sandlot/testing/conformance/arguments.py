@@ -152,9 +152,9 @@ async def test_environment_values_are_exact_also_in_grandchildren(make_box: Make
     """Newlines, quotes and empty values arrive as given."""
     box = await make_box()
     values = {"A": "l1\nl2", "B": "a'b\"c$d`e\\", "C": "", "D": " lead and trail ", "E_1": "ü"}
-    script = "for k in A B C D E_1; do printenv $k; echo; done | cat"
+    script = 'for k in A B C D E_1; do eval "printf \\"%s\\n\\n\\" \\"\\$$k\\""; done | cat'
     direct = await box.exec(script, env=values)
-    below = await box.exec(["sh", "-c", f"sh -c '{script}'"], env=values)
+    below = await box.exec(["sh", "-c", 'sh -c "$1"', "sh", script], env=values)
     expected = "".join(f"{value}\n\n" for value in values.values())
     assert direct.stdout == expected
     assert below.stdout == expected
