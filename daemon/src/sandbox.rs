@@ -1,7 +1,7 @@
 //! What the main loop knows of the sandbox it serves: made by [`crate::init`], used by [`crate::serve`] and the verbs.
 
 use std::fmt::Debug;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::cgroup::Leaves;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::files::{Destination, Layout};
 use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
-use crate::users::IdMaps;
+use crate::users::{self, IdMaps, User};
 
 /// One sandbox as its main loop sees it.
 #[derive(Debug)]
@@ -38,6 +38,16 @@ pub struct SandboxContext {
     pub hooks: Box<dyn Hooks>,
     /// End the sandbox when no command has lived and no message has come for so long.
     pub idle_timeout: Option<Duration>,
+}
+
+impl SandboxContext {
+    /// What a command runs as that names no user, by the tables of the current episode.
+    ///
+    /// # Errors
+    /// As [`users::resolve`].
+    pub fn default_user(&self) -> Result<User> {
+        users::resolve(self.root.as_fd(), self.user.as_deref().unwrap_or("0:0"), &self.id_maps)
+    }
 }
 
 /// What only [`crate::init`] can do to the sandbox as a whole. Reaping stays with the main loop.

@@ -91,7 +91,7 @@ fn a_shell_that_ends_itself_says_so() {
             open(&mut client, program);
             let exit = run(&mut client, script);
             assert_eq!((exit.out().as_str(), exit.code(), exit.flag("alive")), ("x\n", Some(code), false), "{program}");
-            assert_eq!(run(&mut client, "echo again").text("code"), "gone");
+            assert_eq!(run(&mut client, "echo again").text("code"), "no_such_key");
             assert_eq!(client.ask("shell_close", &[("shell", "shell".into())]).text("t"), "ok");
             open(&mut client, program);
             assert_eq!(run(&mut client, "echo again").out(), "again\n");

@@ -108,9 +108,9 @@ impl Group {
         let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let (uid, gid) = (Some(Uid::from_raw(root.0)), Some(Gid::from_raw(root.1)));
         rustix::fs::fchown(&directory, uid, gid)?;
-        for file in ["cgroup.procs", "cgroup.subtree_control"] {
+        for file in ["cgroup.procs", "cgroup.subtree_control", "cgroup.freeze"] {
             match rustix::fs::chownat(&directory, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(()) | Err(Errno::NOENT) => {} // Version 1 has no subtree_control.
+                Ok(()) | Err(Errno::NOENT) => {} // Version 1 has only the first.
                 Err(errno) => return Err(errno),
             }
         }

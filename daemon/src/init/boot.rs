@@ -76,6 +76,8 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),
         hooks: Box::new(Renewal::new(blueprint, Kept { outer, whole, warden: parts.warden, lock: parts.lock }, first)?),
     };
+    // While the host still listens: it hands the error on to whoever asked for this sandbox.
+    context.default_user()?;
     Ok(context)
 }
 

@@ -30,7 +30,7 @@ impl Server {
 
     /// Look at the new root. False when it is not as it was after creation.
     pub(crate) fn begin_episode(&mut self) -> bool {
-        match super::find_default_user(&self.context) {
+        match self.context.default_user() {
             Ok(user) => {
                 let same = user == self.default_user;
                 self.default_env = super::default_environment(&self.context, &user);

@@ -13,7 +13,7 @@ mod sinks;
 mod transfers;
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -154,7 +154,7 @@ impl Server {
         let transfers = Transfers::new()?;
         reactor.add(&*transfers.exchange, Subject::Threads.token(), Interest::Read).map_err(system("epoll_ctl"))?;
         let confinement = std::mem::take(&mut context.confinement);
-        let default_user = find_default_user(&context)?;
+        let default_user = context.default_user()?;
         Ok(Server {
             default_env: default_environment(&context, &default_user),
             spawner: Spawner::new(confinement, raise_open_files()),
@@ -264,10 +264,6 @@ impl Server {
         rustix::fs::openat2(&self.context.root, path.as_slice(), flags, Mode::empty(), ResolveFlags::IN_ROOT)
             .map_err(|errno| crate::error::Error::at_path("open the working directory", errno, &path))
     }
-}
-
-fn find_default_user(context: &SandboxContext) -> crate::error::Result<User> {
-    crate::users::resolve(context.root.as_fd(), context.user.as_deref().unwrap_or("0:0"), &context.id_maps)
 }
 
 /// As container engines have it: HOME is there even if neither the image nor the caller says so.

@@ -163,7 +163,7 @@ impl Server {
     /// # Errors
     /// `gone` when it is dead.
     pub(crate) fn run_in_shell(&mut self, number: u64, run: (Number, bool), script: &[u8]) -> Result<()> {
-        let dead = || Error::new(Code::Gone, "the shell has ended").with_why("exited");
+        let dead = || Error::new(Code::NoSuchKey, "the shell has ended");
         let shell = self.shells.table.get_mut(&number).ok_or_else(dead)?;
         let control = shell.control.as_ref().ok_or_else(dead)?;
         let pid = shell.process.pid;

@@ -170,7 +170,7 @@ impl Server {
         let number = self.shells.find(key).ok_or_else(no_such_shell)?;
         match self.shells.get(number).is_some_and(|shell| shell.is_alive()) {
             true => Ok(number),
-            false => Err(Error::new(Code::Gone, "the shell has ended").with_why("exited")),
+            false => Err(Error::new(Code::NoSuchKey, "the shell has ended")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `signal`: to a command's leader, its process group, or every process it has started.
+//! `signal`: to a command's leader, its process group, or every process it has started. One that has ended is left alone.
 
 use rustix::process::Signal as Number;
 
@@ -11,14 +11,14 @@ impl Server {
         let signal = Number::from_named_raw(i32::from(request.signal))
             .ok_or_else(|| Error::new(Code::BadRequest, format!("no signal {}", request.signal)))?;
         let number = self.find_command(request.key)?;
-        let process = self.commands.get(number).and_then(|command| command.process());
-        let process = process.ok_or_else(|| Error::new(Code::Gone, "the command has ended").with_why("exited"))?;
-        match request.to {
-            SignalTo::Leader => process.signal_leader(signal),
-            SignalTo::Group => process.signal_group(signal),
-            SignalTo::Tree => process.signal_tree(signal),
+        if let Some(process) = self.commands.get(number).and_then(|command| command.process()) {
+            match request.to {
+                SignalTo::Leader => process.signal_leader(signal),
+                SignalTo::Group => process.signal_group(signal),
+                SignalTo::Tree => process.signal_tree(signal),
+            }
+            .map_err(|errno| Error::system("signal", errno))?;
         }
-        .map_err(|errno| Error::system("signal", errno))?;
         self.reply(link, &Reply::Ok { id });
         Ok(())
     }
