@@ -18,8 +18,6 @@ from sandlot.testing.conformance import MakeBox
 from tests.conformance.modes import Mode, as_root, as_test_user
 from tests.images.build import image
 
-pytest.register_assert_rewrite("sandlot.testing.conformance")  # its asserts explain themselves like those of test files
-
 MODES = ("root", "subuid", "single")
 
 _NO_OTHER_USERS = "one id: there is nobody else to become, by design of the mode"
