@@ -7,6 +7,9 @@ import pytest
 
 from tests import calc
 
+# The shared suite's asserts explain themselves like those of test files; it must be said before anything imports them.
+pytest.register_assert_rewrite("sandlot.testing.conformance")
+
 # pytest-asyncio asks for the current event loop before it brings its own. Up to Python 3.13 the answer is a new loop
 # that nobody closes, unless it has been said that there is none.
 asyncio.set_event_loop(None)
