@@ -10,6 +10,7 @@ from sandlot.errors import BadRequest
 from sandlot.tasks.patch import apply_file, parse_patch, touched
 from sandlot.tasks.releases.calibrate import sort_tests
 from sandlot.tasks.releases.index import CERTIFICATES_INSIDE, index_of_client
+from sandlot.tasks.releases.inside import missing_modules
 from sandlot.tasks.releases.recipe import Recipe, Unsuitable, decode_recipe
 from sandlot.tasks.releases.trees import compare, copy_tests, find_layout
 from sandlot.tasks.task import Ending, Outcome
@@ -141,6 +142,12 @@ def test_recipes_that_could_mean_something_else_are_refused(changes: dict[str, o
     row = {"project": "pkg", "old": "1.0", "new": "1.1", **changes}
     with pytest.raises((BadRequest, msgspec.MsgspecError)):
         decode_recipe(msgspec.json.encode({key: value for key, value in row.items() if value is not None}))
+
+
+def test_modules_that_tests_miss_are_plain_names_only() -> None:
+    """The words come from inside, and go to pip's command line."""
+    texts = ["E   ModuleNotFoundError: No module named 'yaml'", "No module named 'a.b.c'", "No module named '--index-url=x'"]
+    assert missing_modules(texts) == {"yaml", "a"}
 
 
 def test_examples_are_recipes_of_at_least_five_projects() -> None:

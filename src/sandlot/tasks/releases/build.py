@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +82,7 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
     await inside.prepare(box, index)
     old = await inside.fetch(box, recipe.project, recipe.old, recipe.old_sha256)
     new = await inside.fetch(box, recipe.project, recipe.new, recipe.new_sha256)
-    installed = await inside.install(box, recipe, old)
+    await inside.install(box, recipe, old)
     with tempfile.TemporaryDirectory(dir=work) as scratch:
         old_tree, new_tree = Path(scratch, "old"), Path(scratch, "new")
         await inside.bring_out(box, old, old_tree)
@@ -90,9 +90,12 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
         layout = trees.find_layout(recipe, old_tree, new_tree)
         difference = await asyncio.to_thread(trees.compare, recipe, layout, old_tree, new_tree)
         await asyncio.to_thread(trees.copy_tests, layout, new_tree, work / "hidden")
-    await inside.freeze(box, old, work / "layer", TREE)
     run = PytestRun(python=inside.PYTHON, arguments=recipe.pytest_arguments, import_roots=layout.import_roots)
     what = Examination(tree=TREE, run=run, paths=layout.tests, limit_s=recipe.test_limit_s)
+    if recipe.dependencies is None:
+        await inside.complete(box, replace(what, tree=new.tree))
+    installed = await inside.installed(box)
+    await inside.freeze(box, old, work / "layer", TREE)
     hidden = HiddenTests(directory=work / "hidden", removed=difference.removed_tests)
     spec = Spec(image="host", layers=(str(work / "layer"),), env=ENVIRONMENT_OF_TASKS, workdir=TREE)
     found = await calibrate(pool.lease, spec, what, hidden, difference.patch, versions=(recipe.old, recipe.new))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from sandlot.errors import CommandError
 from sandlot.result import Result
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
+from sandlot.tasks.examine import Examination, run_tests
 from sandlot.tasks.releases.index import CERTIFICATES_INSIDE, Index
 from sandlot.tasks.releases.recipe import BuildFailed, Recipe
 
@@ -27,6 +28,19 @@ PYTHON: Final = f"{ENVIRONMENT}/bin/python"
 STEP_LIMIT_S: Final = 900.0
 _WORK: Final = "/tmp/releases"
 _TEST_EXTRAS: Final = ("test", "tests", "testing")
+
+MISSING_ROUNDS: Final = 4
+"""Times that tests are run to see which modules they miss: one missing module can hide another."""
+
+_MISSING: Final = re.compile(r"No module named '([A-Za-z_][A-Za-z0-9_]*)")
+_PROJECTS: Final = {
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "dateutil": "python-dateutil",
+    "pkg_resources": "setuptools",
+    "yaml": "PyYAML",
+}
+"""Projects whose module has another name."""
 
 # Tar and zip members are hostile input even here: the `data` filter refuses what points out of the folder.
 _UNPACK: Final = textwrap.dedent("""\
@@ -110,8 +124,8 @@ async def fetch(box: Sandbox, project: str, version: str, sha256: str | None) ->
     return Release(archive, tree, found)
 
 
-async def install(box: Sandbox, recipe: Recipe, old: Release) -> tuple[str, ...]:
-    """Install what the tests need; the requirements as they were installed, pinned.
+async def install(box: Sandbox, recipe: Recipe, old: Release) -> None:
+    """Install what the tests need, as far as it is known.
 
     Raises:
         BuildFailed: a requirement or the older release could not be installed.
@@ -120,6 +134,10 @@ async def install(box: Sandbox, recipe: Recipe, old: Release) -> tuple[str, ...]
         await _install(box, recipe.dependencies)
     else:
         await _discover(box, recipe, old)
+
+
+async def installed(box: Sandbox) -> tuple[str, ...]:
+    """What is in the environment, as pins."""
     frozen = await _step(box, [PYTHON, "-m", "pip", "freeze"], "listing what is installed")
     return tuple(line for line in frozen.stdout.splitlines() if "==" in line)
 
@@ -163,15 +181,28 @@ async def _discover(box: Sandbox, recipe: Recipe, old: Release) -> None:
         await _step(box, [PYTHON, "-m", "pip", "install", "-q", wanted], "installing the test extras")
 
 
-async def install_missing(box: Sandbox, modules: Sequence[str]) -> bool:
-    """Modules that tests asked for, by the name of the project that is most often theirs. Whether all could be had."""
+async def complete(box: Sandbox, what: Examination) -> None:
+    """Run the newer release's own tests here, where there is a network, and install the modules that they miss."""
+    for _ in range(MISSING_ROUNDS):
+        ran = await run_tests(box, what)
+        modules = sorted(missing_modules((*ran.collect_errors.values(), ran.output)))
+        if not modules or not await _install_modules(box, modules):
+            return
+
+
+def missing_modules(texts: Iterable[str]) -> frozenset[str]:
+    """Top-level modules that Python said it does not have. The text is untrusted: only plain names are taken."""
+    return frozenset(name for text in texts for name in _MISSING.findall(text))
+
+
+async def _install_modules(box: Sandbox, modules: Sequence[str]) -> bool:
+    """By the name of the project that is theirs, most often the same. Whether any could be had."""
+    had = False
     for module in modules:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", module):
-            return False
-        result = await box.exec([PYTHON, "-m", "pip", "install", "-q", module], timeout=STEP_LIMIT_S)
-        if not result.ok:
-            return False
-    return bool(modules)
+        project = _PROJECTS.get(module, module)
+        result = await box.exec([PYTHON, "-m", "pip", "install", "-q", project], timeout=STEP_LIMIT_S, cwd="/")
+        had |= result.ok
+    return had
 
 
 async def _step(box: Sandbox, command: Sequence[str], what: str) -> Result:
