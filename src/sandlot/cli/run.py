@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,12 @@ class Asked:
     agent: Agent
     per_task: int
     settings: RolloutSettings
+    retry_lost: bool
     keep_contents: bool
+
+    def finished(self, done: Iterable[RolloutResult]) -> list[RolloutResult]:
+        """Of the results that are there, those that are not to be had again."""
+        return [result for result in done if result.status == "scored" or not self.retry_lost]
 
     def request(self) -> dict[str, Any]:
         """What decides results: all of it must be the same for a run to be continued. How fast it goes is no part of it."""
@@ -60,6 +66,7 @@ class Asked:
 @click.option("--agent-limit", default=3600.0, show_default=True, metavar="SECONDS", help="For tasks without one of their own.")
 @click.option("--judge", "where", type=click.Choice(["twin", "in-place"]), default="twin", show_default=True)
 @click.option("--task", "only", multiple=True, metavar="ID", help="Only this task; may be given again.")
+@click.option("--retry-lost", is_flag=True, help="Run rollouts that were lost in an earlier call once more.")
 @click.option("--keep-contents", is_flag=True, help="Keep what every call carried, not only its digest.")
 @json_option
 def command(  # noqa: PLR0917 - click gives every option by name
@@ -73,6 +80,7 @@ def command(  # noqa: PLR0917 - click gives every option by name
     agent_limit: float,
     where: str,
     only: tuple[str, ...],
+    retry_lost: bool,
     keep_contents: bool,
     as_json: bool,
 ) -> int:
@@ -89,7 +97,7 @@ def command(  # noqa: PLR0917 - click gives every option by name
         limits=PhaseLimits(agent_s=agent_limit),
         where="twin" if where == "twin" else "in_place",
     )
-    asked = Asked(tasks, agent_from(agent), per_task, settings, keep_contents)
+    asked = Asked(tasks, agent_from(agent), per_task, settings, retry_lost, keep_contents)
     with RunStore(out, asked.request()) as store:
         try:
             run(_run(asked, store))
@@ -120,13 +128,14 @@ def _tasks(file: Path, only: tuple[str, ...]) -> tuple[tuple[Task, ...], int]:
 
 async def _run(asked: Asked, store: RunStore) -> None:
     events = EventLog(store.folder / EVENTS)
+    finished = asked.finished(store.done)
     limits = PoolLimits(sandboxes=asked.settings.concurrency + 2 * (asked.settings.judges or asked.settings.concurrency))
     contents = ContentStore(store.folder) if asked.keep_contents else None
     try:
         async with (
             local(events=events, progress=show_unpacking()) as provider,
             Pool(provider, strategy=look_ahead(concurrency=asked.settings.concurrency), limits=limits) as pool,
-            show_progress(events, total=len(asked.tasks) * asked.per_task, done=store.done),
+            show_progress(events, total=len(asked.tasks) * asked.per_task, done=finished),
             aclosing(
                 rollouts(
                     asked.tasks,
@@ -134,7 +143,7 @@ async def _run(asked: Asked, store: RunStore) -> None:
                     pool,
                     per_task=asked.per_task,
                     settings=asked.settings,
-                    finished=store.done,
+                    finished=finished,
                     contents=contents,
                 )
             ) as results,
