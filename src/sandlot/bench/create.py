@@ -47,7 +47,7 @@ async def _one_at_a_time(provider: Provider, spec: Spec, blocks: int, size: int)
             number += 1
             begin = time.perf_counter()
             box = await provider.create(spec)
-            result = await box.exec(f"exit {number % 200}")
+            result = await box.exec(f"exit {number % 200} # {number}")
             times.append(time.perf_counter() - begin)
             await box.aclose()
             if result.exit_code != number % 200:
@@ -62,7 +62,7 @@ async def _come_and_go(provider: Provider, spec: Spec, burst: int) -> Row:
 
     async def one(number: int) -> None:
         async with await provider.create(spec) as box:
-            result = await box.exec(f"exit {number % 200}")
+            result = await box.exec(f"exit {number % 200} # {number}")
             if result.exit_code != number % 200:
                 raise DaemonFault(f"the first command of {box.name} answered {result.exit_code}")
 

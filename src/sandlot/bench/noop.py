@@ -35,10 +35,15 @@ async def _checked(box: Sandbox, number: int) -> None:
         raise DaemonFault(f"command {number} answered code {result.exit_code} and {result.stdout_bytes[:80]!r}")
 
 
+def _unique(number: int) -> str:
+    """A command that does nothing, that no other equals, and whose code says that it was this one."""
+    return f"exit {number % 200} # {number}"
+
+
 async def _one_at_a_time(box: Sandbox, blocks: int, size: int) -> list[Row]:
     async def script(number: int) -> float:
         begin = time.perf_counter()
-        result = await box.exec(f"exit {number % 200}")
+        result = await box.exec(_unique(number))
         took = time.perf_counter() - begin
         if result.exit_code != number % 200:
             raise DaemonFault(f"exit {number % 200} answered {result.exit_code}")
@@ -46,7 +51,7 @@ async def _one_at_a_time(box: Sandbox, blocks: int, size: int) -> list[Row]:
 
     async def vector(number: int) -> float:
         begin = time.perf_counter()
-        result = await box.exec(["sh", "-c", f"exit {number % 200}"])
+        result = await box.exec(["sh", "-c", _unique(number)])
         took = time.perf_counter() - begin
         if result.exit_code != number % 200:
             raise DaemonFault(f"exit {number % 200} answered {result.exit_code}")
@@ -56,7 +61,7 @@ async def _one_at_a_time(box: Sandbox, blocks: int, size: int) -> list[Row]:
 
     async def in_shell(number: int) -> float:
         begin = time.perf_counter()
-        result = await shell.run(f"(exit {number % 200})")
+        result = await shell.run(f"({_unique(number)}\n)")
         took = time.perf_counter() - begin
         if result.exit_code != number % 200:
             raise DaemonFault(f"exit {number % 200} answered {result.exit_code}")

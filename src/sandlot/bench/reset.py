@@ -16,7 +16,7 @@ from sandlot.testing.observer import daemons, footprint
 CHANGE = (
     "mkdir -p /work/d; i=0; while [ $i -lt {count} ]; do echo {number} > /work/d/$i; i=$((i+1)); done; echo x > /usr/bin/mark"
 )
-LOOK = "test ! -e /work && test ! -e /usr/bin/mark && exit {code}; exit 255"
+LOOK = "test ! -e /work && test ! -e /usr/bin/mark && exit {code}; exit 255 # {number}"
 
 
 async def measure(*, times: int, files: int) -> Table:
@@ -26,12 +26,10 @@ async def measure(*, times: int, files: int) -> Table:
         pids = daemons(os.getpid())
         pairs, resets = Paired(), []
         cpu, wall = cpu_s(pids), time.perf_counter()
-        resident, available, idle_cpu = held(max(pids)).resident_kib, available_bytes(), 0.0
+        resident, available = held(max(pids)).resident_kib, available_bytes()
         for number in range(times):
             await box.exec(CHANGE.format(count=files, number=number), check=True)
-            begin_cpu = cpu_s(pids)
             floor = floor_block(3)
-            idle_cpu += cpu_s(pids) - begin_cpu
             begin = time.perf_counter()
             await box.reset()
             resets.append(time.perf_counter() - begin)
@@ -47,7 +45,7 @@ async def measure(*, times: int, files: int) -> Table:
         (
             pairs.row(f"reset of {files} changed files to the first command's answer"),
             Row("the reset call alone", times, percentile(resets, 50) * 1e3, percentile(resets, 99) * 1e3, "ms"),
-            Row("CPU of the daemon, each episode, commands and clean-up included", times, spent * 1e3, None, "ms"),
+            Row("CPU of the daemons, each episode, commands and clean-up included", times, spent * 1e3, None, "ms"),
             Row("whole episode: changes, reset, check", times, wall / times * 1e3, None, "ms"),
             Row(f"daemon's memory grown over {times} resets", times, float(grown[0]), None, "KiB", float(resident)),
             Row(f"machine's memory used more after {times} resets", times, grown[1], None, "MiB"),
@@ -57,6 +55,6 @@ async def measure(*, times: int, files: int) -> Table:
 
 
 async def _clean(box: Sandbox, number: int) -> None:
-    result = await box.exec(LOOK.format(code=number % 200))
+    result = await box.exec(LOOK.format(code=number % 200, number=number))
     if result.exit_code != number % 200:
         raise DaemonFault(f"after reset {number} the sandbox still shows the episode's changes (code {result.exit_code})")
