@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use super::hierarchy::{Base, Hierarchies};
-use super::{GroupLayout, read_key, write_text};
+use super::{ENTER, GroupLayout, read_key, write_text};
 use crate::error::{Error, Result};
 use crate::message::Limits;
 
@@ -108,9 +108,9 @@ impl Group {
         let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let (uid, gid) = (Some(Uid::from_raw(root.0)), Some(Gid::from_raw(root.1)));
         rustix::fs::fchown(&directory, uid, gid)?;
-        for file in ["cgroup.procs", "cgroup.subtree_control", "cgroup.freeze"] {
+        for file in ["cgroup.procs", ENTER, "cgroup.subtree_control", "cgroup.freeze"] {
             match rustix::fs::chownat(&directory, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(()) | Err(Errno::NOENT) => {} // Version 1 has only the first.
+                Ok(()) | Err(Errno::NOENT) => {} // Each version has files that the other has not.
                 Err(errno) => return Err(errno),
             }
         }

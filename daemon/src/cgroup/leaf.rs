@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::{GroupLayout, read_key, read_number, read_text, write_text};
+use super::{ENTER, GroupLayout, read_key, read_number, read_text, write_text};
 use crate::error::{Error, Result};
 
 /// Looks at a leaf's processes before they count as too many to kill one by one.
@@ -34,7 +34,7 @@ struct Directories {
     layout: GroupLayout,
     unified: Option<OwnedFd>,
     memory: Option<OwnedFd>,
-    /// `cgroup.procs` of the hierarchies of version 1 that have no leaves.
+    /// `ENTER` of the hierarchies of version 1 that have no leaves.
     shared: Vec<OwnedFd>,
 }
 
@@ -113,7 +113,7 @@ impl Directories {
         let (pids, cpu) = (next(layout.pids), next(layout.cpu));
         let mut shared = Vec::new();
         for directory in [&pids, &cpu].into_iter().flatten() {
-            shared.push(open_procs(directory)?);
+            shared.push(open_entrance(directory)?);
         }
         Ok(Directories { layout, unified, memory, shared })
     }
@@ -153,7 +153,7 @@ impl Directories {
     fn entries(&self, memory: Option<&OwnedFd>) -> rustix::io::Result<Vec<OwnedFd>> {
         let mut entries = Vec::with_capacity(1 + self.shared.len());
         if let Some(memory) = memory {
-            entries.push(open_procs(memory)?);
+            entries.push(open_entrance(memory)?);
         }
         for procs in &self.shared {
             entries.push(rustix::io::fcntl_dupfd_cloexec(procs, 0)?);
@@ -180,8 +180,8 @@ fn make_directory(group: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(group, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn open_procs(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-    openat(directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+fn open_entrance(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    openat(directory, ENTER, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// All of `cgroup.procs`, which may be long.
@@ -231,7 +231,7 @@ impl Leaf {
         self.unified.as_ref().map(AsFd::as_fd)
     }
 
-    /// `cgroup.procs` files into which the child writes `0` before exec, for hierarchies that
+    /// `ENTER` files into which the child writes `0` before exec, for hierarchies that
     /// `clone_into_fd` does not cover. Async-signal-safe to use after fork.
     pub fn enter_fds(&self) -> &[OwnedFd] {
         &self.enter

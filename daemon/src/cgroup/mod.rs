@@ -14,6 +14,13 @@ use serde::{Deserialize, Serialize};
 pub use leaf::{Leaf, Leaves};
 pub use whole::{Freezer, GroupUsage, Whole};
 
+/// Into which a process that has one thread writes `0` to enter a group of version 1.
+///
+/// Not `cgroup.procs`: moving a whole process waits for a grace period of RCU (5 to 30 ms) whenever none was moved shortly
+/// before, and that is before nearly every command of an agent. Moving only the writing thread takes no such lock (since
+/// Linux 5.15), and a process between clone and exec has no other.
+const ENTER: &str = "tasks";
+
 /// Which directories of a group come to the init, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLayout {
