@@ -194,11 +194,24 @@ class ImageStore:
 
 def _documents(reference: Reference) -> tuple[Blobs, oci.Manifest, oci.Config]:
     blobs: Blobs = Folder(reference.path) if reference.kind == "oci" else Archive(reference.path)
-    read_file(blobs, "oci-layout")
+    _require_layout(blobs)
     index = oci.decode(oci.Index, read_file(blobs, "index.json"), "index")
     read = partial(read_document, blobs)
     manifest = oci.find_manifest(index, reference.ref, read)
     return blobs, manifest, oci.read_config(manifest, read)
+
+
+def _require_layout(blobs: Blobs) -> None:
+    try:
+        read_file(blobs, "oci-layout")
+    except Malformed as error:
+        try:
+            read_file(blobs, "manifest.json")
+        except Malformed:
+            raise error from None
+        raise Malformed(
+            "it is a Docker archive without an OCI layout (`docker save` before version 25); convert it first"
+        ) from error
 
 
 def _state(reference: Reference) -> object:

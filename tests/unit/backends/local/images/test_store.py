@@ -239,6 +239,15 @@ async def test_a_layout_without_its_parts_is_invalid(trees: Trees, cache: Path, 
         await ImageStore(cache, trees).resolve(f"oci:{image}")
 
 
+async def test_an_old_docker_archive_is_called_what_it_is(trees: Trees, cache: Path, tmp_path: Path) -> None:
+    """Not just a layout with something missing."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(ImageInvalid, match="Docker archive"):
+        await ImageStore(cache, trees).resolve(f"oci-archive:{archive(folder, tmp_path / 'docker.tar')}")
+
+
 async def test_progress_is_told_step_by_step(trees: Trees, cache: Path, image: Path) -> None:
     """Start, bytes, end of each layer: enough for a bar."""
     steps: list[Unpacked] = []
