@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,17 @@ from sandlot.spec import Spec
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 30.0  # for a host to remove what is left when it is told to end
+_DESTROYED_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    link: HostLink
+    control: Connection
+    images: ImageStore
+    directory: Path
 
 
 class LocalBackend:
@@ -41,12 +53,9 @@ class LocalBackend:
         launcher: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
-        self._daemon, self._cache = daemon, cache
-        self._directory = runtime
+        self._daemon, self._runtime, self._cache = daemon, runtime, cache
         self._mode, self._progress, self._launcher = mode, progress, tuple(launcher)
-        self._link: HostLink | None = None
-        self._control: Connection | None = None
-        self._images: ImageStore | None = None
+        self._state: _Running | None = None
         self._names: set[str] = set()
         self._elsewhere: dict[str, bytes] = {}
         self._watchers: set[asyncio.Queue[Gone | None]] = set()
@@ -54,17 +63,21 @@ class LocalBackend:
     # --- start and end ------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Start the host. Raises `Unsupported` with a remedy where this machine or user cannot have one."""
-        if self._link is not None:
+        if self._state is not None:
             return
-        self._directory = self._directory or runtime_dir()
         daemon = check_daemon(self._daemon) if self._daemon else find_daemon()
-        cache = self._cache or cache_dir()
-        command = HostCommand(daemon, self._directory, prepare_disk(cache), self._mode, self._launcher)
+        directory, cache = self._runtime or runtime_dir(), self._cache or cache_dir()
+        command = HostCommand(daemon, directory, prepare_disk(cache), self._mode, self._launcher)
         link = await HostLink.start(command, self._host_died)
-        self._link = link
-        self._control = await link.dial()
-        self._control.keep_open(link.dial)
-        self._images = ImageStore(cache / link.ready.mode, bare_sandboxes(link), self._progress)
+        try:
+            control = await link.dial()
+        except BaseException:
+            link.hang_up()
+            await self._wait_for_end(link)
+            raise
+        control.keep_open(link.dial)
+        images = ImageStore(cache / link.ready.mode, bare_sandboxes(link), self._progress)
+        self._state = _Running(link, control, images, directory)
         if link.ready.swept:
             _log.info("removed what dead hosts had left: %s", ", ".join(link.ready.swept))
 
@@ -74,40 +87,30 @@ class LocalBackend:
         Raises:
             CleanupFailed: the host did not end within `CLOSE_TIMEOUT_S` seconds.
         """
-        link, self._link = self._link, None
-        control, self._control = self._control, None
+        state, self._state = self._state, None
         for queue in self._watchers:
             queue.put_nowait(None)
-        if link is None:
+        if state is None:
             return
         leased = False
         try:
-            if control is not None and link.death is None:
-                leased = await self._destroy_attached(control)
-                await control.aclose()
+            if state.link.death is None:
+                leased = await _destroy_attached(state.control)
+            await state.control.aclose()
         finally:
-            link.hang_up()
+            state.link.hang_up()
             if leased:
-                link.disown()
+                state.link.disown()
         if not leased:
-            await self._wait_for_end(link)
-
-    async def _destroy_attached(self, control: Connection) -> bool:
-        """Whether leased sandboxes are left."""
-        try:
-            rows = (await control.ask(r.ListSandboxes(id=control.next_id()), a.SandboxesOk)).sandboxes
-            doomed = [row.name for row in rows if row.owner == "attached"]
-            await asyncio.gather(*(_destroy(control, name, 0) for name in doomed))
-            return len(doomed) < len(rows)
-        except (SandboxGone, TransportLost):
-            return False  # the host is ending: nothing outlives it
+            await self._wait_for_end(state.link)
 
     async def _wait_for_end(self, link: HostLink) -> None:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await link.ended.wait()
-        except TimeoutError:
-            message = f"the host (process {link.ready.pid}) did not end within {CLOSE_TIMEOUT_S:g} s"
+                await link.wait_removed()
+        except (TimeoutError, TransportLost):
+            message = f"the host (process {link.ready.pid}) did not end and remove all within {CLOSE_TIMEOUT_S:g} s"
             raise CleanupFailed(message, left=sorted(self._names), hint="run `sandlot gc`") from None
 
     # --- sandboxes ----------------------------------------------------------------------------------------------------
@@ -120,10 +123,9 @@ class LocalBackend:
             SandboxFileExists: the name is taken.
             Capacity, TransportLost, SandboxGone: retriable.
         """
-        link, _ = self._running()
-        assert self._images is not None
-        image = await self._images.resolve(spec.image)
-        connection = await link.dial()
+        state = self._running()
+        image = await state.images.resolve(spec.image)
+        connection = await state.link.dial()
         try:
             request = messages.create(connection.next_id(), name, spec, grant, image)
             self._names.add(name)
@@ -131,13 +133,14 @@ class LocalBackend:
         except BaseException as error:
             await connection.aclose()
             if isinstance(error, TransportLost):
-                link.check_alive(f"sandbox {name!r} was not made")
+                state.link.check_alive(f"sandbox {name!r} was not made")
             raise
         return connection
 
     async def reopen(self, name: str) -> Connection:
         """See `Backend.reopen`. A leased sandbox is found whichever host on this machine has it."""
-        link, _ = self._running()
+        state = self._running()
+        link = state.link
         if link.death is None and name in self._elsewhere:
             return await machine.enter(self._elsewhere[name], name)
         try:
@@ -148,136 +151,145 @@ class LocalBackend:
         except SandboxGone:
             if name in self._names:
                 raise
-            self._elsewhere[name] = await self._find_elsewhere(name)
+            self._elsewhere[name] = await machine.find_leased(state.directory, name)
             return await machine.enter(self._elsewhere[name], name)
 
     async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
-        """See `Backend.delete`. When the host is dead its warden removes everything."""
-        link, control = self._running()
-        existed = name in self._names
-        if link.death is None:
-            try:
-                existed = await _destroy(control, name, round(grace_s * 1000))
-            except (SandboxGone, TransportLost):
-                await link.settle()
-                if link.death is None:
-                    raise
-        if not existed and name not in self._names:
-            existed = await self._delete_elsewhere(name)
+        """See `Backend.delete`. When the host is dead its warden removes everything, and this waits for that."""
+        state = self._running()
+        known = name in self._names
+        try:
+            existed = await _destroy(state.control, name, round(grace_s * 1000))
+        except (SandboxGone, TransportLost):
+            await state.link.settle()
+            if state.link.death is None:
+                raise
+            await state.link.wait_removed()
+            existed = known
+        if not existed and not known:
+            existed = await self._delete_elsewhere(state, name)
         self._names.discard(name)
         self._elsewhere.pop(name, None)
         return existed
 
-    async def _delete_elsewhere(self, name: str) -> bool:
+    async def _delete_elsewhere(self, state: _Running, name: str) -> bool:
         try:
-            return await machine.destroy(await self._find_elsewhere(name), name)
+            return await machine.destroy(await machine.find_leased(state.directory, name), name)
         except SandboxGone:
             return False
 
-    async def _find_elsewhere(self, name: str) -> bytes:
-        assert self._directory is not None
-        return await machine.find_leased(self._directory, name)
-
     async def list(self) -> list[SandboxInfo]:
         """See `Backend.list`."""
-        link, control = self._running()
-        if link.death is not None:
+        state = self._running()
+        if state.link.death is not None:
             return []
-        answer = await control.ask(r.ListSandboxes(id=control.next_id()), a.SandboxesOk)
+        answer = await state.control.ask(r.ListSandboxes(id=state.control.next_id()), a.SandboxesOk)
         return [messages.info(row) for row in answer.sandboxes]
 
     async def renew(self, name: str, lease_s: float) -> None:
         """See `Backend.renew`."""
-        link, _ = self._running()
-        link.check_alive(f"sandbox {name!r} is gone")
-        if name in self._names:
-            await machine.renew(link.ready.socket, name, lease_s)
-        else:
-            await machine.renew(await self._find_elsewhere(name), name, lease_s)
+        state = self._running()
+        state.link.check_alive(f"sandbox {name!r} is gone")
+        ours = name in self._names
+        socket = state.link.ready.socket if ours else await machine.find_leased(state.directory, name)
+        await machine.renew(socket, name, lease_s)
 
     async def watch(self) -> AsyncIterator[Gone]:
         """See `Backend.watch`. The death of the host ends every sandbox, each with why `node_lost`."""
-        link, control = self._running()
+        state = self._running()
         queue: asyncio.Queue[Gone | None] = asyncio.Queue()
+        follower = asyncio.create_task(_follow(state, queue), name="watch the host")
         self._watchers.add(queue)
-        follower = asyncio.create_task(self._follow(control, queue), name="watch the host")
         try:
-            if link.death is not None:
-                self._host_died(link.death)
+            if state.link.death is not None:
+                self._tell_death(queue, state.link.death)
             while (gone := await queue.get()) is not None:
                 self._names.discard(gone.name)
                 yield gone
-            if not follower.cancelled() and follower.done():
+            if follower.done() and not follower.cancelled():
                 follower.result()
         finally:
             self._watchers.discard(queue)
             follower.cancel()
             await asyncio.wait([follower])
 
-    async def _follow(self, control: Connection, queue: asyncio.Queue[Gone | None]) -> None:
-        """Hand on what the host reports, until its connection ends; then None."""
-        try:
-            feed = control.begin(r.Watch(id=control.next_id()), control.feed())
-            try:
-                while not feed.future.done():
-                    message = await feed.next()
-                    if message is not None:
-                        queue.put_nowait(Gone(message.name, message.why, message.detail))
-                    feed.again = False  # a new link to the host: it reports from then on
-                feed.future.result()
-            finally:
-                control.abandon(feed)
-        finally:
-            if self._link is None or self._link.death is None:
-                queue.put_nowait(None)
-
     async def probe(self) -> a.ProbeOk:
         """What this machine can do and what is missing: for `sandlot doctor`."""
-        _, control = self._running()
+        control = self._running().control
         return await control.ask(r.Probe(id=control.next_id()), a.ProbeOk)
 
     @property
     def mode(self) -> str:
         """The id mode that the host works in."""
-        return self._running()[0].ready.mode
+        return self._running().link.ready.mode
 
     @property
     def host_pid(self) -> int:
         """The host's process."""
-        return self._running()[0].ready.pid
+        return self._running().link.ready.pid
 
     @property
     def host_id(self) -> str:
         """The name of the host's directory below the runtime directory."""
-        return self._running()[0].ready.host
+        return self._running().link.ready.host
 
     @property
     def swept(self) -> tuple[str, ...]:
         """Dead hosts whose remains were removed when this backend was started."""
-        return self._running()[0].ready.swept
+        return self._running().link.ready.swept
 
     async def sweep_cache(self) -> tuple[str, ...]:
         """Remove unpacked layers that were never finished and that nobody is working on; their digests."""
-        self._running()
-        assert self._images is not None
-        return tuple(await self._images.sweep())
+        return tuple(await self._running().images.sweep())
 
     # --- inside -------------------------------------------------------------------------------------------------------
-    def _running(self) -> tuple[HostLink, Connection]:
-        link, control = self._link, self._control
-        if link is None or control is None:
+    def _running(self) -> _Running:
+        if self._state is None:
             raise Closed("the backend is not started or was closed", hint="use it as: async with sandlot.local() as provider")
-        link.check_owner()
-        return link, control
+        self._state.link.check_owner()
+        return self._state
 
     def _host_died(self, how: str) -> None:
-        names = sorted(self._names)
-        _log.error("%s; its %d sandboxes are gone", how, len(names))
+        _log.error("%s; its %d sandboxes are gone", how, len(self._names))
         for queue in self._watchers:
-            for name in names:
-                queue.put_nowait(Gone(name, "node_lost", how))
+            self._tell_death(queue, how)
+
+    def _tell_death(self, queue: asyncio.Queue[Gone | None], how: str) -> None:
+        for name in sorted(self._names):
+            queue.put_nowait(Gone(name, "node_lost", how))
+
+
+async def _follow(state: _Running, queue: asyncio.Queue[Gone | None]) -> None:
+    """Hand on what the host reports, until its connection ends while it lives; then None."""
+    control = state.control
+    try:
+        feed = control.begin(r.Watch(id=control.next_id()), control.feed())
+        try:
+            while not feed.future.done():
+                message = await feed.next()
+                if message is not None:
+                    queue.put_nowait(Gone(message.name, message.why, message.detail))
+                feed.again = False  # a new link to the host: it reports from then on
+            feed.future.result()
+        finally:
+            control.abandon(feed)
+    finally:
+        if state.link.death is None:
+            queue.put_nowait(None)
 
 
 async def _destroy(control: Connection, name: str, grace_ms: int) -> bool:
     request = r.Destroy(id=control.next_id(), name=name, grace_ms=grace_ms)
     return (await control.ask(request, a.DestroyOk)).existed
+
+
+async def _destroy_attached(control: Connection) -> bool:
+    """Destroy what is attached. Whether leased sandboxes are left."""
+    try:
+        rows = (await control.ask(r.ListSandboxes(id=control.next_id()), a.SandboxesOk)).sandboxes
+        doomed = [row.name for row in rows if row.owner == "attached"]
+        for at in range(0, len(doomed), _DESTROYED_AT_ONCE):
+            await asyncio.gather(*(_destroy(control, name, 0) for name in doomed[at : at + _DESTROYED_AT_ONCE]))
+        return len(doomed) < len(rows)
+    except (SandboxGone, TransportLost):
+        return False  # the host is ending: nothing outlives it

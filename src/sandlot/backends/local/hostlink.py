@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from sandlot.protocol.codes import error_from
 from sandlot.protocol.fields import U32
 
 START_TIMEOUT_S: Final = 15.0  # a host is ready within milliseconds; the rest is for a machine that swaps
+REMOVAL_TIMEOUT_S: Final = 10.0
+_LOOK_PAUSE_S: Final = 0.02  # nothing tells of the end of a process that is nobody's child here
 _LAST_WORDS_BYTES: Final = 4_096
 
 
@@ -174,6 +177,19 @@ class HostLink:
         await asyncio.sleep(0)
         if self._pidfd is not None and self._process.poll() is not None:
             self._died()
+
+    async def wait_removed(self) -> None:
+        """After its death: until its warden has removed all that it left.
+
+        Raises:
+            TransportLost: that takes longer than `REMOVAL_TIMEOUT_S` seconds. Retriable.
+        """
+        directory = Path(os.fsdecode(self.ready.socket)).parent
+        give_up = time.monotonic() + REMOVAL_TIMEOUT_S
+        while directory.exists():
+            if time.monotonic() >= give_up:
+                raise TransportLost(f"{directory}, left by a host that was killed, is still there", hint="run `sandlot gc`")
+            await asyncio.sleep(_LOOK_PAUSE_S)
 
     def check_owner(self) -> None:
         """Raises `Closed` in a process that was forked from the host's client: the parent's sandboxes are not its own."""
