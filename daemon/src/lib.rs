@@ -18,6 +18,7 @@ pub mod message;
 pub mod output;
 pub mod process;
 pub mod reactor;
+pub mod removal;
 pub mod sandbox;
 pub mod serve;
 pub mod source;

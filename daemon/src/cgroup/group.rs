@@ -21,6 +21,8 @@ const DAEMON: &str = "daemon";
 /// The limited group, whose leaves are the commands.
 const TASKS: &str = "tasks";
 
+/// Files of a group that belong to the sandbox's init, where a hierarchy has them. Those of the limits stay ours.
+const GIVEN: [&str; 5] = ["cgroup.procs", ENTER, "cgroup.subtree_control", "cgroup.freeze", "cgroup.kill"];
 /// How long killed processes may take to be gone.
 const DYING: Duration = Duration::from_secs(5);
 
@@ -108,9 +110,9 @@ impl Group {
         let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let (uid, gid) = (Some(Uid::from_raw(root.0)), Some(Gid::from_raw(root.1)));
         rustix::fs::fchown(&directory, uid, gid)?;
-        for file in ["cgroup.procs", ENTER, "cgroup.subtree_control", "cgroup.freeze"] {
+        for file in GIVEN {
             match rustix::fs::chownat(&directory, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(()) | Err(Errno::NOENT) => {} // Each version has files that the other has not.
+                Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
         }

@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::init::mounts::last_errno;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// When the machine runs out of memory, whatever runs in a sandbox dies before anything else, and in it the largest
+/// first: the init is small.
+const OOM_SCORE: &str = "500";
 /// Descriptor of the link in the init.
 const LINK: c_int = 3;
 
@@ -176,6 +179,11 @@ fn become_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> Errno {
 fn enter_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> rustix::io::Result<std::convert::Infallible> {
     use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
+    match rustix::thread::set_thread_groups(&[]) {
+        // With one id only, groups may not be set.
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(errno),
+    }
     set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
     for target in 0..LINK {
@@ -212,10 +220,10 @@ fn move_to(from: &OwnedFd, target: c_int) -> rustix::io::Result<()> {
 
 fn write_maps(pid: u32, map: IdMap) -> rustix::io::Result<()> {
     let line = map.line();
-    for file in ["uid_map", "gid_map"] {
+    for (file, text) in [("uid_map", line.as_str()), ("gid_map", line.as_str()), ("oom_score_adj", OOM_SCORE)] {
         let path = format!("/proc/{pid}/{file}");
         let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::io::write(&file, line.as_bytes())?;
+        rustix::io::write(&file, text.as_bytes())?;
     }
     Ok(())
 }

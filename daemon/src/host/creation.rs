@@ -89,7 +89,7 @@ impl Workshop<'_> {
             Ok((newborn, disk)) => Ok((newborn, Some(group), disk)),
             Err(error) => {
                 group.remove()?;
-                super::removal::remove_tree(self.disks, name.as_ref())?;
+                crate::removal::remove_tree(self.disks, name.as_ref())?;
                 Err(error)
             }
         }

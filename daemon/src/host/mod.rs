@@ -42,7 +42,6 @@ mod ending;
 pub mod ids;
 pub mod plan;
 pub mod probe;
-pub mod removal;
 pub mod runtime;
 pub mod sandbox;
 pub mod service;

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::removal;
 use crate::cgroup::group;
 use crate::error::{Code, Error, Result};
+use crate::removal;
 
 /// The key of the state under which the directory of the uppers on disk is noted.
 pub const DISKS: &str = "disk";

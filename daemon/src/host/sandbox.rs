@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::ids::Hold;
 use super::plan::Terms;
-use super::removal;
 use super::runtime::errno_of;
 use crate::cgroup::group::Group;
 use crate::error::{Error, Result};
 use crate::message::{Owner, SandboxEntry, Why};
 use crate::reactor::Token;
+use crate::removal;
 
 /// A call of a client that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

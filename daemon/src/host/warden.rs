@@ -2,7 +2,7 @@
 //!
 //! It also drops what inits hand to it (old episodes, whose files take a while to free), so that a reset need not wait.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::runtime::{self, Runtime, errno_of};
 use crate::error::{Code, Error, Result};
 use crate::init::handover;
+use crate::init::renewal::DROP_UPPER;
+use crate::removal;
 
 /// A warden that dies sooner than this after its start is not started again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -110,6 +112,23 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
     result
 }
 
+/// Take one message and drop what comes with it: the namespace of an old episode and, where its upper was on disk, the
+/// directory that holds it and its name there. False when no more will come: the socket ends a little before its host.
+fn drop_one(drops: &OwnedFd) -> bool {
+    let mut dropped = Vec::new();
+    let Ok(text) = handover::receive(drops, &mut dropped) else { return false };
+    let mut dropped = dropped.into_iter();
+    drop(dropped.next());
+    let upper = text.strip_prefix(DROP_UPPER).map(<[u8]>::to_vec).and_then(|name| CString::new(name).ok());
+    if let (Some(directory), Some(name)) = (dropped.next(), upper)
+        && !name.as_bytes().contains(&b'/')
+        && let Err(errno) = removal::remove_in(&directory, name)
+    {
+        eprintln!("sandlotd warden: remove an old upper: {errno}");
+    }
+    true
+}
+
 /// Drop what comes until the host is dead.
 fn wait(host: &OwnedFd, drops: &OwnedFd) -> Result<()> {
     let mut listening = true;
@@ -124,9 +143,7 @@ fn wait(host: &OwnedFd, drops: &OwnedFd) -> Result<()> {
             return Ok(());
         }
         if listening && !fds[1].revents().is_empty() {
-            // The descriptors are closed at the end of this block. The socket ends a little before its host does.
-            let mut dropped = Vec::new();
-            listening = handover::receive(drops, &mut dropped).is_ok();
+            listening = drop_one(drops);
         }
     }
 }

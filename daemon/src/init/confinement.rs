@@ -4,9 +4,9 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 
 use super::blueprint::Privileges;
-use super::mounts::last_errno;
 use super::seccomp;
 use crate::error::{Error, Result};
+use crate::process::raw;
 
 /// What container engines give, less NET_RAW and MKNOD. apt, useradd, su and sudo work with these; nothing in here can
 /// see or change another process' memory (SYS_PTRACE), the mounts (SYS_ADMIN) or the machine.
@@ -103,8 +103,7 @@ impl Rules {
 
 fn set_groups(groups: &[u32]) -> rustix::io::Result<()> {
     // SAFETY: the pointer and the length are those of one slice of 32-bit group ids, which is what the kernel reads.
-    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
+    outcome(unsafe { raw::call(libc::SYS_setgroups, [groups.len(), groups.as_ptr() as usize, 0, 0]) })
 }
 
 fn install(filter: &[libc::sock_filter]) -> rustix::io::Result<()> {
@@ -113,8 +112,14 @@ fn install(filter: &[libc::sock_filter]) -> rustix::io::Result<()> {
         filter: filter.as_ptr().cast_mut(),
     };
     // SAFETY: the kernel copies the program, whose length is that of the slice, and does not write to it.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
+    outcome(unsafe {
+        raw::call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER as usize, 0, (&raw const program) as usize, 0])
+    })
+}
+
+/// A raw call's result. Not libc's `errno`: the parent, whose memory this is, may be using that.
+fn outcome(result: isize) -> rustix::io::Result<()> {
+    if result >= 0 { Ok(()) } else { Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))) }
 }
 
 /// Take from this process' bounding set, and so from everything it will ever start, what no command may have. The
@@ -126,7 +131,9 @@ pub fn bound_capabilities() -> Result<()> {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(Errno::INVAL) => {} // INVAL: this kernel does not have it.
+            Ok(()) => {}
+            // This kernel does not have it, nor any with a higher number.
+            Err(Errno::INVAL) => break,
             Err(errno) => return Err(Error::system("drop a capability", errno)),
         }
     }

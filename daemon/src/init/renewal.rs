@@ -1,8 +1,9 @@
 //! Reset: one episode dropped whole, the next one put in its place, and the result looked at.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Dir, StatVfs};
+use rustix::fs::{Dir, Mode, OFlags, StatVfs, openat};
 use rustix::io::Errno;
 
 use super::blueprint::{Blueprint, RootPlan, UpperPlan};
@@ -13,7 +14,12 @@ use crate::cgroup::{Freezer, Whole};
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::message::{Network, UsageReply, Verified};
+use crate::removal;
 use crate::sandbox::{self, Hooks};
+
+/// Begin of a message to the warden: a namespace to be dropped comes with it, and perhaps the directory of an upper on
+/// disk, whose name in it is the rest of the text.
+pub const DROP_UPPER: &[u8] = b"u";
 
 /// What only the init can do to the sandbox as a whole.
 #[derive(Debug)]
@@ -72,27 +78,41 @@ impl Renewal {
         own_upper(&self.blueprint, &self.episode)
     }
 
-    /// Hand the old episode to the warden. Without one, or when it is overwhelmed, we drop it ourselves.
-    fn drop_later(&self, old: Episode) {
+    /// Hand the old episode to the warden. Without one, or when it is overwhelmed, we drop it ourselves: what waits to
+    /// be dropped is bounded by what its socket holds.
+    fn drop_later(&self, old: Episode, serial: u64) -> Result<()> {
         let Episode { root, upper, uppers, namespace } = old;
         drop((root, upper, uppers));
-        if let Some(warden) = &self.kept.warden {
-            // An error leaves the last copy with us, and it is dropped below.
-            let _ = handover::send(warden, &[namespace.as_fd()]);
+        let disk = if self.on_disk() { Some(open_disk(&self.kept.outer)?) } else { None };
+        let mut descriptors = vec![namespace.as_fd()];
+        descriptors.extend(disk.iter().map(AsFd::as_fd));
+        let text = [DROP_UPPER, serial.to_string().as_bytes()].concat();
+        let warden = self.kept.warden.as_ref();
+        if warden.is_some_and(|warden| handover::send_text(warden, &text, &descriptors).is_ok()) {
+            return Ok(());
         }
+        drop(namespace);
+        let Some(disk) = disk else { return Ok(()) };
+        let name = CString::new(serial.to_string()).unwrap_or_default();
+        removal::remove_in(&disk, name).map_err(|errno| Error::system("remove the old upper", errno))
+    }
+
+    fn on_disk(&self) -> bool {
+        matches!(self.blueprint.root, RootPlan::Overlay { upper: UpperPlan::Disk { .. }, .. })
     }
 }
 
 impl Hooks for Renewal {
     fn kill_all(&mut self) -> Result<()> {
         // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
-        if unsafe { libc::kill(-1, libc::SIGKILL) } == 0 {
-            return Ok(());
+        if unsafe { libc::kill(-1, libc::SIGKILL) } != 0 {
+            match mounts::last_errno() {
+                Errno::SRCH => {}
+                errno => return Err(Error::system("kill everything", errno)),
+            }
         }
-        match mounts::last_errno() {
-            Errno::SRCH => Ok(()),
-            errno => Err(Error::system("kill everything", errno)),
-        }
+        // The frozen die all the same; but what is born into a frozen group later would never run.
+        self.kept.whole.freeze(Freezer::Running).map(drop).map_err(|errno| Error::system("thaw", errno))
     }
 
     fn freeze(&mut self, frozen: bool) -> Result<()> {
@@ -117,7 +137,7 @@ impl Hooks for Renewal {
         self.serial += 1;
         let fresh = episode::build(&self.blueprint, self.serial)?;
         let old = std::mem::replace(&mut self.episode, fresh);
-        self.drop_later(old);
+        self.drop_later(old, self.serial - 1)?;
         let verified = self.verify(before)?;
         Ok(sandbox::Episode { root: boot::duplicate(&self.episode.root)?, changed_bytes, verified })
     }
@@ -183,6 +203,12 @@ impl Spaces {
         };
         Ok(Spaces { ipc: inode("ipc")?, net: inode("net")? })
     }
+}
+
+/// The directory that holds the uppers on disk.
+fn open_disk(outer: &Outer) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(&outer.root, "disk", flags, Mode::empty()).map_err(|errno| Error::system("open the disk", errno))
 }
 
 /// Numbers of the upper's file system, where that is the sandbox's own.

@@ -3,7 +3,7 @@
 pub mod driver;
 pub mod input;
 pub mod program;
-mod raw;
+pub mod raw;
 pub mod reaper;
 pub mod recipe;
 pub mod script;

@@ -22,7 +22,7 @@ pub fn remove_tree(parent: &Path, name: &OsStr) -> Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(failed(errno)),
     };
-    remove_entry(&top, name).map_err(failed)
+    remove_in(&top, name).map_err(failed)
 }
 
 /// Directories open at once on the way down.
@@ -34,7 +34,8 @@ struct Level {
     name: CString,
 }
 
-fn remove_entry(top: &OwnedFd, name: CString) -> rustix::io::Result<()> {
+/// Remove `name` in the open directory `top`, with all below it. Nothing there is success.
+pub fn remove_in(top: &OwnedFd, name: CString) -> rustix::io::Result<()> {
     let mut levels: Vec<Level> = Vec::new();
     if let Some(directory) = unlink_or_open(top, &name)? {
         levels.push(Level { directory, name });
@@ -55,7 +56,11 @@ fn remove_entry(top: &OwnedFd, name: CString) -> rustix::io::Result<()> {
                 let Some(level) = levels.pop() else { break };
                 let above = levels.last().map_or(top.as_fd(), |above| above.directory.as_fd());
                 drop(level.directory);
-                unlinkat(above, level.name.as_c_str(), AtFlags::REMOVEDIR)?;
+                match unlinkat(above, level.name.as_c_str(), AtFlags::REMOVEDIR) {
+                    // Somebody else removes the same tree.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
             }
         }
     }
@@ -90,6 +95,7 @@ fn unlink_or_open(parent: &OwnedFd, name: &CString) -> rustix::io::Result<Option
             rustix::fs::chmodat(parent, name.as_c_str(), Mode::RWXU, AtFlags::empty())?;
             openat(parent, name.as_c_str(), flags, Mode::empty()).map(Some)
         }
+        Err(Errno::NOENT) => Ok(None),
         other => other.map(Some),
     }
 }
