@@ -109,6 +109,22 @@ def test_a_signal_ends_exec_and_leaves_nothing(number: signal.Signals) -> None:
     assert {host.id for host in hosts(runtime_dir())} <= before
 
 
+def test_a_reader_that_leaves_ends_exec() -> None:
+    """As it ends any other command: quietly, by SIGPIPE's number, with nothing left."""
+    before = {host.id for host in hosts(runtime_dir())}
+    with subprocess.Popen(
+        [*SANDLOT, "exec", "--best-effort", "host", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait(timeout=60)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert {host.id for host in hosts(runtime_dir())} <= before
+
+
 def test_ps_and_gc_see_leased_sandboxes() -> None:
     """Listed while they live, removed by name, and then listed no more."""
     script = (

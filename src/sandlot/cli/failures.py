@@ -89,8 +89,6 @@ def report(error: BaseException, *, as_json: bool) -> int:
         advice = f"see `{context.command_path} --help`" if context else ""
         _say(as_json, kind="usage", message=error.format_message(), survived="", advice=advice)
         return error.exit_code
-    if isinstance(error, BrokenPipeError):
-        return 141  # 128 + SIGPIPE: the reader went away, as any other command would be ended
     for rule in RULES:
         if isinstance(error, rule.kind):
             _say_rule(error, rule, as_json=as_json)

@@ -15,9 +15,12 @@ def run(main: Coroutine[object, object, T]) -> T:
 
     Raises:
         KeyboardInterrupt: after Ctrl-C.
-        SystemExit: after another signal, with 128 + its number.
+        SystemExit: after another signal, with 128 + its number; SIGPIPE's when the reader of our output went away.
     """
-    return asyncio.run(_guarded(main))
+    try:
+        return asyncio.run(_guarded(main))
+    except BrokenPipeError:
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 async def _guarded(main: Coroutine[object, object, T]) -> T:
