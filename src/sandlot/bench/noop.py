@@ -6,14 +6,18 @@ import asyncio
 import os
 import statistics
 import time
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import sandlot
-from sandlot.bench.measuring import Held, cpu_s, floor_block, held, left_row, paired
+from sandlot.bench.measuring import Held, Paired, cpu_s, floor_block, held, left_row, paired
 from sandlot.bench.table import Row, Table, machine
 from sandlot.errors import DaemonFault
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
 from sandlot.testing.observer import daemons, footprint
+
+REST_S: Final = 0.05  # longer than a grace period of RCU, shorter than anybody's patience
 
 
 async def measure(*, blocks: int, size: int, sandboxes: int, soak: int) -> Table:
@@ -78,13 +82,29 @@ async def _one_at_a_time(box: Sandbox, blocks: int, size: int) -> list[Row]:
     vectors = await paired(blocks, size, vector)
     shells = await paired(blocks, size, in_shell)
     await shell.close()
+    rested = [await _after_rests("script", script), await _after_rests("argument vector", vector)]
     return [
         scripts.row("script, one at a time"),
         scripts.tail_row("script, 99th percentile"),
         vectors.row("argument vector, one at a time"),
         shells.row("persistent shell, one at a time"),
+        *rested,
         Row("CPU of client, daemon and command, each script", blocks * size, spent * 1e3, None, "ms"),
     ]
+
+
+async def _after_rests(what: str, one: Callable[[int], Awaitable[float]]) -> Row:
+    """As an agent calls: each command, and each floor, after a rest in which caches cool and the kernel settles."""
+    found = Paired()
+    for block in range(20):
+        floors, ours = [], []
+        for number in range(3):
+            await asyncio.sleep(REST_S)
+            floors += floor_block(1)
+            await asyncio.sleep(REST_S)
+            ours.append(await one(3 * block + number))
+        found.add(ours, floors)
+    return found.row(f"{what}, each after {REST_S * 1e3:g} ms of rest")
 
 
 async def _soak(box: Sandbox, count: int) -> list[Row]:
