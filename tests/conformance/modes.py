@@ -15,7 +15,7 @@ from typing import Final
 from sandlot.backends.local.daemon_binary import find_daemon
 
 TEST_USER: Final = "sandlot-test"  # a system account without a password, made for these tests and left in place
-SUBIDS: Final = "{name}:3000000000:65536\n"
+SUBIDS: Final = "{name}:700000000:65536\n"
 LIMITS: Final = ("memory", "pids", "cpu", "freezer")
 
 
@@ -75,15 +75,19 @@ def _test_user() -> pwd.struct_passwd:
 def _subordinate_ids(name: str) -> Iterator[None]:
     """Entries in /etc/subuid and /etc/subgid for as long as the tests run."""
     tables = [Path("/etc/subuid"), Path("/etc/subgid")]
-    before = {table: table.read_text() if table.exists() else "" for table in tables}
-    for table, text in before.items():
-        lines = [line for line in text.splitlines(keepends=True) if not line.startswith(f"{name}:")]
-        table.write_text("".join(lines) + SUBIDS.format(name=name))
+    for table in tables:
+        table.write_text(_without(table, name) + SUBIDS.format(name=name))
     try:
         yield
     finally:
-        for table, text in before.items():
-            table.write_text(text)
+        for table in tables:
+            table.write_text(_without(table, name))
+
+
+def _without(table: Path, name: str) -> str:
+    """What the table says of everybody else."""
+    lines = table.read_text().splitlines(keepends=True) if table.exists() else []
+    return "".join(line for line in lines if not line.startswith(f"{name}:"))
 
 
 def _delegated_cgroups(user: pwd.struct_passwd) -> Iterator[Path]:
