@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,49 @@ from tests.images.build import image
 
 MODES = ("root", "subuid", "single")
 
-_NO_OTHER_USERS = "one id: there is nobody else to become, by design of the mode"
 
-DIFFERENCES: dict[str, dict[str, str]] = {
-    "root": {},
-    "subuid": {},
-    "single": {},
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that a mode cannot do, and the checks that show it."""
+
+    reason: str
+    checks: tuple[str, ...]
+
+
+DIFFERENCES: dict[str, tuple[Difference, ...]] = {
+    "root": (),
+    "subuid": (),
+    "single": (
+        Difference(
+            "one id: there is nobody else to become, and no image whose user is somebody else (UserUnsupported)",
+            (
+                "test_every_image_with_a_shell_runs_scripts[single-nonroot]",
+                "test_image_user_without_an_entry_can_work[single]",
+                "test_users_by_name_and_number[single-nobody-65534-65534-/nonexistent]",
+                "test_users_by_name_and_number[single-1234-1234-0-/0]",
+                "test_users_by_name_and_number[single-1234-1234-0-/1]",
+                "test_users_by_name_and_number[single-nobody:www-data-65534-33-/nonexistent]",
+                "test_users_by_name_and_number[single-1234:4321-1234-4321-/]",
+                "test_supplementary_groups_come_from_the_image[single]",
+                "test_other_users_are_kept_out_of_root_files[single]",
+                "test_files_act_with_the_rights_of_their_user[single]",
+                "test_kill_all_from_inside_spares_the_daemon[single-nobody]",
+            ),
+        ),
+        Difference(
+            "one id: useradd and chown to anybody else are refused by the kernel (EINVAL)",
+            ("test_user_management_works_as_in_a_container[single]",),
+        ),
+    ),
 }
-"""mode -> test name -> why it differs there. At most five a mode, none about output, time limits or files."""
+"""At most five a mode, none about output, time limits or files."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A listed difference must really differ: it is expected to fail, and a pass is an error."""
+    listed = {check: one.reason for differences in DIFFERENCES.values() for one in differences for check in one.checks}
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        name = callspec.params.get("mode") if callspec else None
-        reason = DIFFERENCES.get(name or "", {}).get(getattr(item, "originalname", item.name))
+        reason = listed.get(item.name)
         if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 

@@ -191,9 +191,9 @@ class Job:
         try:
             self._exit = await asyncio.shield(sink.future)
         except Closed:
-            if self._following is sink or self._connection.failure is not None:
+            if self._following is sink:
                 raise
-            return False
+            return False  # a call on a connection that has failed says why it has
         return True
 
     async def _wait_exit(self) -> a.Exit:

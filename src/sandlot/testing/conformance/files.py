@@ -82,18 +82,6 @@ async def test_file_errors_are_the_local_ones(make_box: MakeBox) -> None:
         await box.read("")
 
 
-async def test_files_act_with_the_rights_of_their_user(make_box: MakeBox) -> None:
-    """A user without the right gets PermissionError; what it writes is its own."""
-    box = await make_box("debian")
-    await box.exec("echo s > /root/s; chmod 600 /root/s; mkdir -m 777 /open", check=True)
-    with pytest.raises(PermissionError):
-        await box.read("/root/s", user="nobody")
-    with pytest.raises(PermissionError):
-        await box.write("/usr/x", b"", user="nobody")
-    await box.write("/open/mine", b"1", user="nobody")
-    assert (await box.exec("stat -c %U /open/mine")).stdout == "nobody\n"
-
-
 async def test_write_keeps_the_mode_of_an_existing_file_and_sets_an_asked_one(make_box: MakeBox) -> None:
     """0755 stays 0755 when content is replaced; a new file is 0644 unless asked."""
     box = await make_box()

@@ -97,6 +97,18 @@ async def test_other_users_are_kept_out_of_root_files(make_box: MakeBox) -> None
     assert "secret" not in result.stdout
 
 
+async def test_files_act_with_the_rights_of_their_user(make_box: MakeBox) -> None:
+    """A user without the right gets PermissionError; what it writes is its own."""
+    box = await make_box("debian")
+    await box.exec("echo s > /root/s; chmod 600 /root/s; mkdir -m 777 /open", check=True)
+    with pytest.raises(PermissionError):
+        await box.read("/root/s", user="nobody")
+    with pytest.raises(PermissionError):
+        await box.write("/usr/x", b"", user="nobody")
+    await box.write("/open/mine", b"1", user="nobody")
+    assert (await box.exec("stat -c %U /open/mine")).stdout == "nobody\n"
+
+
 async def test_user_management_works_as_in_a_container(make_box: MakeBox) -> None:
     """useradd, chown, su, sudo and setuid programs do their work."""
     box = await make_box("debian")

