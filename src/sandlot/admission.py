@@ -49,11 +49,8 @@ class Turnstile:
 
     def leave(self, ticket: int, outcome: Outcome) -> None:
         """A create that was let in has ended."""
-        cuts = self._gate.statistics().cuts
-        self._gate.done(ticket, self._loop.time(), outcome)
-        after = self._gate.statistics()
-        if after.cuts > cuts:
-            self._events.append("gate.slowed", data={"limit": after.limit, "why": outcome.kind})
+        if self._gate.done(ticket, self._loop.time(), outcome):
+            self._events.append("gate.slowed", data={"limit": self._gate.statistics().limit, "why": outcome.kind})
         self._let_in()
 
     def statistics(self) -> GateStatistics:

@@ -140,8 +140,8 @@ class Gate:
         """Leave the queue. False when it is not queued: it was started and needs `done`, or is unknown."""
         return self._queue.pop(ticket, self) is not self
 
-    def done(self, ticket: int, now: float, outcome: Outcome) -> None:
-        """A started create has ended.
+    def done(self, ticket: int, now: float, outcome: Outcome) -> bool:
+        """A started create has ended. True when that cut the adaptive limit.
 
         Raises:
             KeyError: the ticket is not under way.
@@ -151,7 +151,9 @@ class Gate:
             pause = self._limit.pause_s if outcome.retry_after_s is None else outcome.retry_after_s
             self._closed_until_s = max(self._closed_until_s, now + pause)
         crowded = bool(self._queue) or len(self._running) + 1 >= self._limit.now
+        cuts = self._limit.cuts
         self._limit.learn(running, now, outcome, crowded=crowded)
+        return self._limit.cuts > cuts
 
     def poll(self, now: float) -> Turn:
         """What starts now, and when to look again."""
