@@ -15,6 +15,7 @@ from sandlot.rollout.progress import Progress
 
 TERMINAL_EVERY_S: Final = 0.2
 PLAIN_EVERY_S: Final = 10.0
+BAR_WIDTH: Final = 16
 
 
 @asynccontextmanager
@@ -53,9 +54,12 @@ async def _on_terminal(progress: Progress, events: EventLog) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
     from rich.text import Text
 
-    with Bar(BarColumn(bar_width=24), TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bar:
+    bar_place = Column(no_wrap=True, min_width=BAR_WIDTH)
+    columns = (BarColumn(BAR_WIDTH, table_column=bar_place), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task("", total=progress.total)
         while True:
             line = _line(progress, events)

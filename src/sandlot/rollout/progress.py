@@ -10,12 +10,15 @@ from typing import Final
 from sandlot.events import Event
 
 WAITS: Final = {
-    "acquire": "sandboxes",
-    "agent": "agents",
-    "quiesce": "quiesce",
-    "judge": "judges",
+    "acquire": "for a sandbox",
+    "agent": "for the agent",
+    "quiesce": "to quiesce",
+    "judge": "for the judge",
 }
 """What each phase waits for, in words."""
+
+TURN: Final = "for a turn"
+"""Between two phases: the next has no place free."""
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class Progress:
 
     def waits(self) -> dict[str, int]:
         """How many rollouts wait for what."""
-        counts = Counter(WAITS.get(phase, "their turn") for phase, _ in self._running.values())
-        return {word: counts[word] for word in (*WAITS.values(), "their turn") if counts[word]}
+        counts = Counter(WAITS.get(phase, TURN) for phase, _ in self._running.values())
+        return {word: counts[word] for word in (*WAITS.values(), TURN) if counts[word]}
 
     def line(self, now_s: float) -> str:
         """One line: how far it is, what it waits for, and what it has waited for the longest. `now_s` is monotonic."""
@@ -69,7 +72,7 @@ class Progress:
         lost = f", {self.lost} lost" if self.lost else ""
         waits = ", ".join(f"{count} {word}" for word, count in self.waits().items())
         text = f"{self.done}/{self.total} rollouts{mean}{lost}"
-        return f"{text}; waiting for {waits}{self._longest(now_s)}" if waits else text
+        return f"{text}; waiting: {waits}{self._longest(now_s)}" if waits else text
 
     def _longest(self, now_s: float) -> str:
         working = [(since, key, phase) for key, (phase, since) in self._running.items() if phase]

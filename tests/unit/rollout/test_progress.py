@@ -25,7 +25,7 @@ def test_line_says_how_far_what_it_waits_for_and_the_longest() -> None:
             (2.5, "sandbox.usable", {"queue_s": 1.0}),
         )
     )
-    assert progress.line(11.0) == "0/4 rollouts; waiting for 1 sandboxes, 1 judges (longest: judge of a #0, 10 s)"
+    assert progress.line(11.0) == "0/4 rollouts; waiting: 1 for a sandbox, 1 for the judge (longest: judge of a #0, 10 s)"
 
 
 def test_finished_rollouts_count_as_scored_or_lost() -> None:
@@ -44,5 +44,5 @@ def test_between_phases_a_rollout_waits_for_its_turn() -> None:
     clocks.say("rollout.phase_done", phase="quiesce", seconds=1.0)
     progress = Progress(1)
     progress.take(log.since(progress.seen))
-    assert progress.waits() == {"their turn": 1}
+    assert progress.waits() == {"for a turn": 1}
     assert progress.seen == 2
