@@ -98,19 +98,9 @@ async def fetch(box: Sandbox, project: str, version: str, sha256: str | None) ->
         BuildFailed: it is not there, it has no source distribution, or its hash is another.
     """
     folder = f"{_WORK}/{version}"
-    command = [
-        PYTHON,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "-d",
-        folder,
-        f"{project}=={version}",
-    ]
+    # Of this project the source, of its build tools whatever is quickest.
+    wanted = ["--no-deps", "--no-binary", project, f"{project}=={version}"]
+    command = [PYTHON, "-m", "pip", "download", "-q", "-d", folder, *wanted]
     await _step(box, command, f"downloading {project} {version}")
     names = [entry.name for entry in await box.list(folder)]
     if len(names) != 1:
