@@ -88,6 +88,10 @@ PROCESSES = {
     "patches the memory of waiting shells": "for p in /proc/[0-9]*; do [ $p = /proc/$$ ] && continue; "
     "dd if=/dev/zero of=$p/mem bs=4096 seek=1024 count=64 conv=notrunc 2>/dev/null; done; true",
     "kills all there is": "kill -9 -1",
+    "removes the tree": "cd / && rm -rf /testbed",
+    "puts a link in the place of the tree": "cd / && mv /testbed /elsewhere && ln -s /elsewhere /testbed",
+    "puts a file in the place of the tree": "cd / && rm -rf /testbed && echo > /testbed",
+    "makes more than anyone can take": "for i in $(seq 300); do mkdir -p many/$i; : > many/$i/a; done; truncate -s 900G huge",
     "fills the disk": "dd if=/dev/zero of=/testbed/filler bs=1M 2>/dev/null; true",
 }
 
@@ -111,6 +115,27 @@ CODE = {
             except OSError: pass
     """,
     "never ends": "while True: pass",
+    "puts a directory in the place of the channel": """
+        import glob, os
+        for path in glob.glob("/tmp/*/records"):
+            os.unlink(path); os.mkdir(path)
+    """,
+    "puts a pipe in the place of the channel": """
+        import glob, os
+        for path in glob.glob("/tmp/*/records"):
+            os.unlink(path); os.mkfifo(path)
+    """,
+    "puts a link in the place of the channel": """
+        import glob, os
+        for path in glob.glob("/tmp/*/records"):
+            os.unlink(path); os.symlink("/dev/zero", path)
+    """,
+    "fills the disk while it is judged": """
+        with open("/tmp/filler", "wb") as file:
+            try:
+                while file.write(bytes(1 << 20)): pass
+            except OSError: pass
+    """,
     "makes every test pass": "import _pytest.python; _pytest.python.Function.runtest = lambda self: None",
     "makes every report a pass": """
         import _pytest.reports

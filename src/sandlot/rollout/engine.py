@@ -18,7 +18,7 @@ from typing import Final
 from sandlot.errors import BadRequest
 from sandlot.pool import Pool
 from sandlot.rollout.agents import Agent, AgentFunction, Assignment, agent_of
-from sandlot.rollout.judging import Judge, Judging, Where
+from sandlot.rollout.judging import RUNS_AT_MOST, Judge, Judging, Where
 from sandlot.rollout.phases import Clocks, Desk, PhaseLimit, PhaseLimits
 from sandlot.rollout.recording import CallRecorder, ContentStore
 from sandlot.rollout.results import AgentReport, Attempt, RolloutResult, failed_attempt, unfinished
@@ -179,7 +179,7 @@ class Engine:
             for left in reversed(range(self._settings.tries)):
                 began = asyncio.get_running_loop().time()
                 try:
-                    async with rollout.clocks.run("judge", self._settings.limits.judge_s):
+                    async with rollout.clocks.run("judge", self._judge_limit_s(rollout.task)):
                         rollout.verdict = await self._judge.judge(rollout.task, change, lease)
                     return
                 except Exception as error:  # noqa: BLE001 - as above
@@ -215,7 +215,7 @@ class Engine:
                 if self._settings.where == "twin":
                     rollout.change = await self._judge.take(box, task)
             if self._settings.where == "in_place":
-                async with self._desk.judges, clocks.run("judge", limits.judge_s):
+                async with self._desk.judges, clocks.run("judge", self._judge_limit_s(task)):
                     rollout.verdict = await self._judge.judge_in_place(box, task)
 
     async def _solve(self, box: Sandbox, rollout: _Rollout) -> AgentReport:
@@ -227,6 +227,9 @@ class Engine:
                 return await self._agent.solve(box, Assignment(task, rollout.sample, limit_s))
         except PhaseLimit:
             return AgentReport("timed_out", None, limit_s)
+
+    def _judge_limit_s(self, task: Task) -> float:
+        return self._settings.limits.judge_s + RUNS_AT_MOST * task.test_limit_s
 
     @asynccontextmanager
     async def _lease_for_judge(self, rollout: _Rollout, spec: Spec) -> AsyncIterator[Sandbox]:

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
-from sandlot.errors import SandboxFileError, SandboxNoSpace
+from sandlot.errors import SandboxFileError
 from sandlot.sandbox import Diff, Sandbox
 from sandlot.spec import Spec
 from sandlot.tasks.change import Change, guarded, take_change
@@ -46,6 +46,9 @@ class Judging(Protocol):
 
 Where = Literal["twin", "in_place"]
 
+RUNS_AT_MOST: Final = 4
+"""Runs of the tests for one verdict: real, control of the right change, poisoned, poisoned right change."""
+
 UNCONFIRMED: Final = "not confirmed, since the task has no gold patch"
 
 
@@ -68,14 +71,15 @@ class Judge:
             Infrastructure: a twin failed; judging again is safe.
         """
         if change.diff is None:
-            return Verdict(reason="change_too_large", detail=change.too_large)
+            return Verdict(reason="change_unusable", detail=change.unusable)
         control = control_file(self.dice)
         async with lease(task.spec) as twin:
             try:
                 left_out = await self._take_over(twin, task, change.diff)
-            except SandboxNoSpace as error:
-                return Verdict(reason="change_too_large", detail=str(error))
-            ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control)
+                ran = await run_tests(twin, Examination.of(task), parsers=self.parsers, control=control)
+            except SandboxFileError as error:
+                # The twin was clean: without the agent's change nothing is in the way, and its disk is not full.
+                return Verdict(reason="change_unusable", detail=str(error))
         verdict = replace(_verdict(task, ran), left_out=left_out)
         if verdict.reward == 0 or not isinstance(task.run, PytestRun):
             return replace(verdict, uncontrolled=len(task.expected)) if verdict.reward else verdict

@@ -29,8 +29,8 @@ class PhaseLimits:
     """Where the task's row gives no limit of its own."""
     quiesce_s: float = 120.0
     """Ending what the agent left, and taking over its change."""
-    judge_s: float = 1_800.0
-    """Clean sandboxes and all runs of the tests; each run also has the task's own limit."""
+    judge_s: float = 900.0
+    """Clean sandboxes and what is put into them; the runs of the tests have the task's own limit on top, each."""
 
     def __post_init__(self) -> None:
         if min(self.acquire_s, self.agent_s, self.quiesce_s, self.judge_s) <= 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +22,8 @@ class Change:
     """An agent's change to the task's tree, or why there is none. Close it when it is judged."""
 
     diff: Diff | None
-    too_large: str = ""
+    unusable: str = ""
+    """Why it cannot be taken over: the agent's doing, so it is judged, as nothing."""
 
     def close(self) -> None:
         """Free its data. Idempotent."""
@@ -39,10 +39,8 @@ async def take_change(box: Sandbox, tree: str) -> Change:
     """
     try:
         return Change(await box.changes(tree, max_bytes=MAX_CHANGE_BYTES))
-    except SandboxFileError as error:
-        if error.errno == errno.EFBIG:
-            return Change(None, error.message)
-        raise
+    except SandboxFileError as error:  # beyond all bounds, or the tree is gone
+        return Change(None, str(error))
 
 
 def guarded(diff: Diff, guard: Guard) -> tuple[Diff, tuple[LeftOut, ...]]:
@@ -54,7 +52,9 @@ def guarded(diff: Diff, guard: Guard) -> tuple[Diff, tuple[LeftOut, ...]]:
     left_out: dict[str, list[str]] = {}
 
     def keep(path: str) -> bool:
-        reason = guard.reason(path) if path else None
+        if not path:
+            return kinds[path] == "dir"  # a tree that was replaced as a whole leaves the clean one
+        reason = guard.reason(path)
         if guard.replaces_directory(path):
             if kinds[path] == "dir":
                 return False  # it comes along when something below it is kept

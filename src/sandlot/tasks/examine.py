@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import Final
 
-from sandlot.errors import BadRequest, SandboxFileNotFound
+from sandlot.errors import BadRequest, SandboxFileError, Unsupported
 from sandlot.result import Result
 from sandlot.sandbox import Sandbox
 from sandlot.tasks.controls import ControlFile
@@ -97,7 +97,7 @@ async def _run_pytest(box: Sandbox, what: Examination, run: PytestRun, control: 
     )
     try:
         data = await box.read(f"{private}/records", limit=MAX_RECORD_BYTES)
-    except SandboxFileNotFound:
+    except (SandboxFileError, Unsupported):  # missing, or something that is no file was put in its place
         data = b""
     records = read_records(data, secret)
     return Ran(

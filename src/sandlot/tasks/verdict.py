@@ -15,7 +15,7 @@ Reason = Literal[
     "run_cut_short",  # the test run died or ended itself before its end
     "tests_timed_out",  # the test run took longer than its limit
     "tampered",  # tests that must fail were reported as passed
-    "change_too_large",  # what the agent left in the tree is beyond what is taken over
+    "change_unusable",  # what the agent left of the tree cannot be taken over: too large, or no tree any more
 ]
 
 NAMED_TESTS: Final = 20

@@ -163,7 +163,8 @@ async def test_slow_phase_is_a_typed_failure_of_that_phase() -> None:
     """Its own limit ends it; the others are not charged."""
     settings = RolloutSettings(tries=1, limits=PhaseLimits(judge_s=5.0))
     async with _pool(FakeBackend()) as pool:
-        (result,) = await _all(pool, _tasks("a"), _agent(100.0), judge=ScriptedJudge(1000.0), settings=settings)
+        tasks = _tasks("a", test_limit_s=10.0)
+        (result,) = await _all(pool, tasks, _agent(100.0), judge=ScriptedJudge(1000.0), settings=settings)
     assert result.failure is not None
     assert (result.failure.phase, result.failure.kind, result.failure.retriable) == ("judge", "phase_limit", True)
 

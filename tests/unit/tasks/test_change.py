@@ -55,6 +55,12 @@ def test_directory_of_hidden_tests_cannot_be_replaced() -> None:
     assert (kept.paths, [one.examples for one in left_out]) == ((), [("src",)])
 
 
+def test_tree_that_was_replaced_as_a_whole_leaves_the_clean_one() -> None:
+    """By a link or a file in its place."""
+    kept, _ = guarded(_diff(("", "link")), GUARD)
+    assert kept.paths == ()
+
+
 def test_replaced_directory_keeps_what_the_judge_needs() -> None:
     """An agent that made `src` anew gets its files in, and the clean tree's other files stay."""
     kept, _ = guarded(
