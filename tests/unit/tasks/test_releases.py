@@ -99,7 +99,7 @@ def test_tests_are_sorted_by_what_both_sides_show() -> None:
     before = [_run(repaired=("failed", "assert 1 == 2"), kept="passed", flaky="passed", broken="passed", skipped="skipped")] * 2
     before = [before[0], before[1] | _run(flaky="failed")]
     after = [_run(repaired="passed", kept="passed", flaky="passed", broken="failed", skipped="skipped", added="failed")] * 2
-    found = sort_tests(before, after, versions=("1.0", "1.1"))
+    found = sort_tests(before, after, tests=("tests",), versions=("1.0", "1.1"))
     assert (found.fail_to_pass, found.pass_to_pass, found.unstable) == (("repaired",), ("kept",), ("flaky",))
 
 
@@ -109,16 +109,22 @@ def test_tests_are_sorted_by_what_both_sides_show() -> None:
         (None, "missing before"),
         (("error", "fixture"), "did not run before"),
         (("skipped", ""), "did not run before"),
-        (("failed", "ImportError: cannot import name 'x'"), "asks for a new name"),
-        (("failed", "AttributeError: module 'p' has no attribute 'y'"), "asks for a new name"),
-        (("failed", "AssertionError: assert '1.0' == '1.1'"), "asks for the version number"),
+        (("failed", "tests/test_a.py:3: ImportError: cannot import name 'x'"), "asks for a new name"),
+        (("failed", "tests/test_a.py:3: AttributeError: module 'p' has no attribute 'y'"), "asks for a new name"),
+        (("failed", "tests/test_a.py:3: AssertionError: assert '1.0' == '1.1'"), "asks for the version number"),
     ],
 )
 def test_repaired_tests_that_tell_nothing_are_set_aside(ending: tuple[Outcome, str] | None, reason: str) -> None:
     """Nobody could know a name that is not there yet, and the version number is no behaviour."""
     before = [{} if ending is None else _run(t=ending)] * 2
-    found = sort_tests(before, [_run(t="passed")] * 2, versions=("1.0", "1.1"))
+    found = sort_tests(before, [_run(t="passed")] * 2, tests=("tests",), versions=("1.0", "1.1"))
     assert (found.fail_to_pass, found.set_aside) == ((), {"t": reason})
+
+
+def test_name_that_the_code_itself_misses_is_a_fault_like_any_other() -> None:
+    """An exception inside the package tells of its behaviour."""
+    before = [_run(t=("failed", "src/pkg/core.py:9: AttributeError: 'State' object has no attribute 'x'"))] * 2
+    assert sort_tests(before, [_run(t="passed")] * 2, tests=("tests",), versions=("1.0", "1.1")).fail_to_pass == ("t",)
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,16 @@ class Channel:
             line = line[os.write(self._file, line) :]
 
 
-def reason_of(report: Any) -> str:
-    """The last line that says why, cut short."""
+def reason_of(report: Any, tree: str) -> str:
+    """Where (relative to the tree) and why, on one line, cut short."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr or "")
     lines = [line for line in text.splitlines() if line.strip()]
-    return (lines[0] if crash is not None else lines[-1])[:REASON_CHARS] if lines else ""
+    if not lines:
+        return ""
+    if crash is None:
+        return lines[-1][:REASON_CHARS]
+    return "{}:{}: {}".format(os.path.relpath(str(crash.path), tree), crash.lineno, lines[0])[:REASON_CHARS]
 
 
 class Reporter:
@@ -70,7 +74,7 @@ class Reporter:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._channel.say("collect", report.nodeid, reason_of(report))
+            self._channel.say("collect", report.nodeid, reason_of(report, self._tree))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         outcome = report.outcome
@@ -79,7 +83,7 @@ class Reporter:
         elif report.failed and report.when != "call":
             outcome = "error"
         if report.when == "call" or outcome != "passed":
-            reason = reason_of(report) if report.failed else ""
+            reason = reason_of(report, self._tree) if report.failed else ""
             self._channel.say("test", report.nodeid, report.when, outcome, reason, round(report.duration, 4))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -117,7 +121,7 @@ def main() -> None:
     if importlib.util.find_spec("xdist") is not None:
         arguments = ["-n", "0", *arguments]
     sys.argv[:] = ["pytest", *arguments]
-    code = pytest.main(arguments, plugins=[Reporter(channel, request["control"])])
+    code = pytest.main(arguments, plugins=[Reporter(channel, request["tree"], request["control"])])
     channel.say("end", int(code), channel.count)
     sys.stdout.flush()
     os._exit(0)  # exit handlers belong to the code under test

@@ -28,7 +28,7 @@ from sandlot.tasks.releases.recipe import Calibration, Recipe
 from sandlot.tasks.swe import LimitsRow, RunRow, SweRow
 from sandlot.tasks.task import HiddenTests, PytestRun
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when the same recipe would come out differently."""
 
 LOCK_PAUSE_S: Final = 0.5

@@ -4,8 +4,9 @@ conditions."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import PurePosixPath
 from statistics import median
 from typing import Final
 
@@ -15,7 +16,7 @@ from sandlot.tasks.examine import Examination, Ran, run_tests
 from sandlot.tasks.patch import FilePatch, first_half, parse_patch
 from sandlot.tasks.place import apply_patch, place_hidden_tests
 from sandlot.tasks.releases.recipe import Calibration, Unsuitable
-from sandlot.tasks.task import Ending, HiddenTests
+from sandlot.tasks.task import HiddenTests, Outcomes
 
 RUNS: Final = 5
 MIN_FAIL_TO_PASS: Final = 3
@@ -47,7 +48,7 @@ async def calibrate(
     before = [await once(()) for _ in range(RUNS)]
     after = [await once(gold) for _ in range(RUNS)]
     _check_whole(before + after)
-    found = sort_tests([ran.outcomes for ran in before], [ran.outcomes for ran in after], versions=versions)
+    found = sort_tests([ran.outcomes for ran in before], [ran.outcomes for ran in after], tests=what.paths, versions=versions)
     _check_enough(found, after[0])
     half = (await once(first_half(gold))).outcomes
     if all(test in half and half[test].outcome == "passed" for test in found.fail_to_pass):
@@ -62,7 +63,7 @@ async def calibrate(
 
 
 def sort_tests(
-    before: Sequence[Mapping[str, Ending]], after: Sequence[Mapping[str, Ending]], *, versions: tuple[str, str]
+    before: Sequence[Outcomes], after: Sequence[Outcomes], *, tests: tuple[str, ...], versions: tuple[str, str]
 ) -> Calibration:
     """Each test seen in any run, in the list where it belongs. Pure."""
     fail_to_pass, pass_to_pass, unstable, set_aside = [], [], [], {}
@@ -75,7 +76,7 @@ def sort_tests(
             continue
         elif old == {"passed"}:
             pass_to_pass.append(test)
-        elif (reason := _tells_nothing(test, before, versions)) is not None:
+        elif (reason := _tells_nothing(test, before, tests, versions)) is not None:
             set_aside[test] = reason
         else:
             fail_to_pass.append(test)
@@ -88,23 +89,30 @@ def sort_tests(
     )
 
 
-def _outcome(run: Mapping[str, Ending], test: str) -> str:
+def _outcome(run: Outcomes, test: str) -> str:
     return run[test].outcome if test in run else "missing"
 
 
-def _tells_nothing(test: str, before: Sequence[Mapping[str, Ending]], versions: tuple[str, str]) -> str | None:
-    """Why a repaired test is no test of behaviour: nobody could know the name that it asks for, or it asks for the number."""
+def _tells_nothing(test: str, before: Sequence[Outcomes], tests: tuple[str, ...], versions: tuple[str, str]) -> str | None:
+    """Why a repaired test is no test of behaviour: nobody could know the name that it asks for, or it asks for the number.
+
+    A name that the *code* misses is a fault like any other; one that a test misses is a new name.
+    """
     endings = [run[test] for run in before if test in run]
     if len(endings) < len(before):
         return "missing before"
     if any(ending.outcome != "failed" for ending in endings):
         return "did not run before"
-    if all(_NAMES_ONLY.search(ending.reason) for ending in endings):
+    if all(_NAMES_ONLY.search(ending.reason) and _is_below(ending.reason.partition(":")[0], tests) for ending in endings):
         return "asks for a new name"
     old, new = versions
     if all(old in ending.reason or new in ending.reason for ending in endings):
         return "asks for the version number"
     return None
+
+
+def _is_below(path: str, tops: tuple[str, ...]) -> bool:
+    return any(PurePosixPath(path).is_relative_to(top) for top in tops)
 
 
 def _check_whole(runs: Sequence[Ran]) -> None:
