@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import Any, List, Optional
 
 import pytest
 
@@ -50,18 +50,19 @@ def reason_of(report: Any, tree: str) -> str:
         return ""
     if crash is None:
         return lines[-1][:REASON_CHARS]
-    return "{}:{}: {}".format(os.path.relpath(str(crash.path), tree), crash.lineno, lines[0])[:REASON_CHARS]
+    return f"{os.path.relpath(str(crash.path), tree)}:{crash.lineno}: {lines[0]}"[:REASON_CHARS]
 
 
 class Reporter:
     """A pytest plugin: says what each test did, and adds the judge's own control tests."""
 
-    def __init__(self, channel: Channel, control: str | None) -> None:
+    def __init__(self, channel: Channel, tree: str, control: Optional[str]) -> None:
         self._channel = channel
+        self._tree = tree
         self._control = control
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: List[pytest.Item]) -> None:
         if self._control is None:
             return
         try:
@@ -90,7 +91,7 @@ class Reporter:
         self._channel.say("done", nodeid)
 
 
-def release_shadowed(roots: list[str]) -> None:
+def release_shadowed(roots: List[str]) -> None:
     """Forget modules of the environment that the tree brings itself, so that tests get the tree's (a project that pytest
     uses)."""
     names = set()
