@@ -186,6 +186,9 @@ fn large_files_go_through_one_window() {
     assert_eq!(done.number("size"), 28 << 20);
     let memory = memory_kib(sandbox.init_pid());
     assert!(memory < 8 * 1024, "{memory} KiB");
+    let tasks = format!("/proc/{}/task", sandbox.init_pid());
+    eventually("the threads are gone", || std::fs::read_dir(&tasks).unwrap().count() == 1);
+    eventually("the memory is given back", || memory_kib(sandbox.init_pid()) < 2 * 1024);
 }
 
 /// A client that does not acknowledge gets one window and no more, while its other calls are answered.

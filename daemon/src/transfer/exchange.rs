@@ -37,6 +37,7 @@ pub(crate) struct News {
 
 impl Exchange {
     pub fn new() -> rustix::io::Result<Self> {
+        super::workers::share_one_heap();
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Exchange { event, state: Mutex::default(), workers: Arc::default() })
     }

@@ -145,5 +145,28 @@ impl Workers {
             }
         }
         state.working -= 1;
+        let is_last = state.working == 0 && state.idle == 0;
+        drop(state);
+        if is_last {
+            give_memory_back();
+        }
+    }
+}
+
+/// Let all threads allocate from one heap: each other one would keep what it once had. Called before there are any.
+pub(super) fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number that the allocator looks at when a thread first allocates.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Buffers of many operations leave holes that the allocator keeps; a daemon that rests should be as small as at first.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: only looks at memory that nobody uses, under the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
