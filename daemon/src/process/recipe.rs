@@ -13,8 +13,8 @@ pub enum Recipe {
     Evaluate,
 }
 
-/// Longest script of a waiting shell, with what is put before it: a pipe takes it in one piece, and a reader gets it in
-/// one (`PIPE_BUF`).
+/// Longest script of a waiting shell, with what is put before it: a socket takes it in one piece, and a reader gets it in
+/// one.
 const MAX_BYTES: usize = 4096;
 const NULL_INPUT: &[u8] = b"exec </dev/null;";
 /// Bash reads up to the end of the pipe; a NUL cannot come before it.

@@ -104,14 +104,11 @@ impl Spawner {
         let into_cgroup = launch.leaf.and_then(Leaf::clone_into_fd).map(|directory| directory.as_raw_fd());
         let report = Arc::new(Report::default());
         let block = Box::into_raw(Box::new(Block {
+            files: Files::of(&launch),
             program: launch.program,
-            stdio: launch.stdio.map(|fd| fd.as_raw_fd()),
-            extra: launch.extra.iter().map(|(fd, number)| (fd.as_raw_fd(), *number)).collect(),
-            cwd: launch.cwd.as_raw_fd(),
             terminal: launch.terminal,
             identity: launch.identity,
             confinement: Arc::clone(&self.confinement),
-            enter: launch.leaf.map_or(&[][..], Leaf::enter_fds).iter().map(AsRawFd::as_raw_fd).collect(),
             open_files: self.open_files,
             report: Arc::clone(&report),
             busy: AtomicU32::new(1),
@@ -182,13 +179,10 @@ impl Drop for Stack {
 #[derive(Debug)]
 struct Block {
     program: Program,
-    stdio: [c_int; 3],
-    extra: Vec<(c_int, c_int)>,
-    cwd: c_int,
+    files: Files,
     terminal: bool,
     identity: Identity,
     confinement: Arc<Confinement>,
-    enter: Vec<c_int>,
     open_files: libc::rlimit,
     report: Arc<Report>,
     /// Cleared by the kernel when the child has left our memory.
@@ -259,40 +253,66 @@ extern "C" fn child(block: *mut c_void) -> c_int {
 
 fn prepare(block: &Block) -> Result<(), (u32, c_int)> {
     let setup = |errno| (1, errno);
-    for procs in &block.enter {
-        system(libc::SYS_write, [*procs as usize, c"0".as_ptr() as usize, 1, 0]).map_err(setup)?;
+    // First of all: as long as we hold copies of our parent's descriptors, its other children see no end of their input.
+    block.files.keep_only().map_err(setup)?;
+    for procs in block.files.enter() {
+        system(libc::SYS_write, [procs, c"0".as_ptr() as usize, 1, 0]).map_err(setup)?;
     }
     system(libc::SYS_setsid, [0; 4]).map_err(setup)?;
     if block.terminal {
-        system(libc::SYS_ioctl, [block.stdio[0] as usize, libc::TIOCSCTTY as usize, 0, 0]).map_err(setup)?;
+        system(libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0]).map_err(setup)?;
     }
-    for (target, source) in block.stdio.iter().enumerate() {
-        system(libc::SYS_dup3, [*source as usize, target, 0, 0]).map_err(setup)?;
-    }
-    // All of ours are close-on-exec already; this holds even if one was forgotten.
-    let cloexec = libc::CLOSE_RANGE_CLOEXEC as usize;
-    system(libc::SYS_close_range, [3, u32::MAX as usize, cloexec, 0]).map_err(setup)?;
-    give_extra(block).map_err(setup)?;
     let limit = std::ptr::from_ref(&block.open_files) as usize;
     system(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, limit, 0]).map_err(setup)?;
     block.confinement.apply_in_child(&block.identity).map_err(|errno| setup(errno.raw_os_error()))?;
-    system(libc::SYS_fchdir, [block.cwd as usize, 0, 0, 0]).map_err(|errno| (2, errno))?;
+    system(libc::SYS_fchdir, [block.files.cwd(), 0, 0, 0]).map_err(|errno| (2, errno))?;
     let none = 0_u64;
     let mask = std::ptr::from_ref(&none) as usize;
     system(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, mask, 0, size_of::<u64>()]).map_err(setup)?;
     Ok(())
 }
 
-/// Move the extra descriptors to their numbers, by way of numbers that are in nobody's way.
-fn give_extra(block: &Block) -> Result<(), c_int> {
-    const AWAY: usize = 512;
-    for (index, (source, _)) in block.extra.iter().enumerate() {
-        system(libc::SYS_dup3, [*source as usize, AWAY + index, libc::O_CLOEXEC as usize, 0])?;
+/// The descriptors that a child needs, in this order: the program's own, the working directory, cgroups to enter.
+#[derive(Debug)]
+struct Files {
+    sources: Vec<c_int>,
+    /// Numbers of the program's own, which are the first.
+    targets: Vec<c_int>,
+    /// Above every source: here they are out of the way of each other.
+    away: usize,
+}
+
+impl Files {
+    fn of(launch: &Launch<'_>) -> Self {
+        let extra = launch.extra.iter().map(|(fd, number)| (fd.as_raw_fd(), *number));
+        let stdio = launch.stdio.iter().map(AsRawFd::as_raw_fd).zip(0..);
+        let (mut sources, targets): (Vec<c_int>, Vec<c_int>) = stdio.chain(extra).unzip();
+        sources.push(launch.cwd.as_raw_fd());
+        sources.extend(launch.leaf.map_or(&[][..], Leaf::enter_fds).iter().map(AsRawFd::as_raw_fd));
+        let highest = sources.iter().chain(&targets).copied().max().unwrap_or(0);
+        Files { away: highest as usize + 1, sources, targets }
     }
-    for (index, (_, number)) in block.extra.iter().enumerate() {
-        system(libc::SYS_dup3, [AWAY + index, *number as usize, 0, 0])?;
+
+    fn cwd(&self) -> usize {
+        self.away + self.targets.len()
     }
-    Ok(())
+
+    fn enter(&self) -> std::ops::Range<usize> {
+        self.cwd() + 1..self.away + self.sources.len()
+    }
+
+    /// Close everything else; what the program is not to see closes when it executes.
+    fn keep_only(&self) -> Result<(), c_int> {
+        for (index, source) in self.sources.iter().enumerate() {
+            system(libc::SYS_dup3, [*source as usize, self.away + index, libc::O_CLOEXEC as usize, 0])?;
+        }
+        system(libc::SYS_close_range, [0, self.away - 1, 0, 0])?;
+        system(libc::SYS_close_range, [self.away + self.sources.len(), u32::MAX as usize, 0, 0])?;
+        for (index, target) in self.targets.iter().enumerate() {
+            system(libc::SYS_dup3, [self.away + index, *target as usize, 0, 0])?;
+        }
+        Ok(())
+    }
 }
 
 /// Try the candidates as a shell would. Returns the exit code when none can be executed.

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::AtFlags;
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Signal, WaitIdOptions};
 
 use super::{Child, Server, Subject};
@@ -18,7 +19,7 @@ use crate::message::{Exec, Kill, Mode};
 use crate::process::program::Program;
 use crate::process::reaper::{Death, Ending};
 use crate::process::recipe::{PROVEN, Recipe};
-use crate::process::spawn::{Launch, SCRIPT_FD, Spawned, pipe};
+use crate::process::spawn::{Launch, SCRIPT_FD, Spawned};
 use crate::process::stdio::{self, Stdio, Wiring};
 use crate::reactor::Interest;
 
@@ -103,7 +104,7 @@ impl Server {
         }
         while let Some(waiting) = self.parking.waiting.pop_front() {
             let ready = waiting.directory == directory && is_waiting(waiting.spawned.pid);
-            if ready && rustix::io::write(&waiting.script, &text) == Ok(text.len()) {
+            if ready && hand_over(&waiting.script, &text) {
                 let Waiting { number, spawned, leaf, stdio, .. } = waiting;
                 return Some(Taken { number, spawned, leaf, stdio });
             }
@@ -182,8 +183,7 @@ impl Server {
         leaf: Option<&Leaf>,
     ) -> crate::error::Result<(Spawned, OwnedFd, Stdio)> {
         let failed = |errno| crate::error::Error::system("start a shell", errno);
-        let (their_script, script) = pipe().map_err(failed)?;
-        rustix::io::ioctl_fionbio(&script, true).map_err(failed)?;
+        let (their_script, script) = script_pair().map_err(failed)?;
         let identity = self.default_user.identity.clone();
         let wiring = Wiring { input: false, merge: false, terminal: None };
         let (stdio, theirs) = stdio::open(wiring, self.context.null.as_fd(), &identity)?;
@@ -215,7 +215,7 @@ impl Server {
         // Its output goes nowhere: our ends are dropped here, and a proof prints nothing.
         let proof = recipe.proof();
         match started {
-            Ok((spawned, script, _)) if rustix::io::write(&script, &proof) == Ok(proof.len()) => {
+            Ok((spawned, script, _)) if hand_over(&script, &proof) => {
                 self.children.insert(spawned.pid, Child::Proof(leaf));
                 self.parking.shell = Shell::Proving { file, recipe, pid: spawned.pid };
             }
@@ -313,6 +313,19 @@ fn is_suited(request: &Exec<'_>) -> bool {
         && !request.merge
         && request.mode == Mode::Collect
         && request.kill == Kill::Tree
+}
+
+/// A shell's end and ours of what its script comes through. Not a pipe: a copy of our end in a child that has not
+/// executed yet would hold back the end of the script.
+fn script_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Write a whole script and its end. False when the shell is not there any more.
+fn hand_over(script: &OwnedFd, text: &[u8]) -> bool {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::send(script, text, flags) == Ok(text.len()) && rustix::net::shutdown(script, Shutdown::Write).is_ok()
 }
 
 /// Neither dead nor stopped by somebody.
