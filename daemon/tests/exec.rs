@@ -284,7 +284,7 @@ fn a_terminal_is_had_for_the_asking() {
     assert!(exit.out().ends_with("50 99\r\ngot w\r\n"), "{:?}", exit.out());
 }
 
-/// Signals reach the leader or its group, and a command that is gone says so.
+/// Signals reach whom they are for; to one that has ended they are nothing.
 #[test]
 fn signals_reach_whom_they_are_for() {
     let sandbox = Sandbox::start();
@@ -297,7 +297,7 @@ fn signals_reach_whom_they_are_for() {
     let out = client.next_of(id);
     assert_eq!(out.bytes("d"), b"term\n");
     assert_eq!(client.next_of(id).code(), Some(3));
-    assert_eq!(client.ask("signal", &signal).text("code"), "gone");
+    assert_eq!(client.ask("signal", &signal).text("t"), "ok", "one that has ended is left alone");
 }
 
 /// Cancelling a call kills its command, whose exit still comes.
