@@ -64,6 +64,12 @@ pub trait Hooks: Debug {
     /// process is single-threaded and alone. An error leaves the sandbox to be deleted.
     fn reset(&mut self) -> Result<Episode>;
 
+    /// Drop the former episode and prepare for the next reset, off everybody's way.
+    ///
+    /// Called after each successful reset, once the caller has let go of what it held of the former episode and has
+    /// answered: whoever lets go last pays for dropping its files.
+    fn settle(&mut self) -> Result<()>;
+
     /// Numbers of the sandbox as a whole; the caller fills in `id`.
     fn usage(&self) -> UsageReply;
 

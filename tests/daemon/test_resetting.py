@@ -98,7 +98,7 @@ def test_quiesce_lists_and_kills(box: Box) -> None:
 
 def test_frozen_processes_stop_and_go_on(box: Box) -> None:
     """A writer stops writing while frozen and goes on when thawed; a frozen one can be killed."""
-    box.run("sh -c 'while :; do echo x >> /tmp/log; sleep 0.01; done' &")
+    box.run("sh -c 'while :; do echo x >> /tmp/log; sleep 0.01; done' & sleep 0.3")
     assert box.call(t="quiesce", how="freeze")["t"] == "ok"
     size = box.call(t="stat", path=b"/tmp/log")["size"]
     assert box.call(t="stat", path=b"/tmp/log")["size"] == size

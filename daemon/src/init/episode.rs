@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountFlags};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::base::{self, make_directory};
 use super::blueprint::{Blueprint, RootPlan, Target, UpperPlan};
@@ -28,20 +28,56 @@ const DEV_LINKS: [(&str, &str); 5] = [
 /// The group that owns terminals, by custom.
 const TTY_GROUP: &str = "5";
 
-/// The living episode. The calling process is in it, at its root.
+/// An episode. The thread that has built it is in it, at its root; another one may [`Episode::enter`] it.
 #[derive(Debug)]
 pub struct Episode {
+    /// Different for each episode of a sandbox.
+    pub serial: u64,
     /// Its root directory.
     pub root: OwnedFd,
     /// Root of the file system that all uppers share; none for a bare sandbox.
     pub upper: Option<OwnedFd>,
     /// Where each overlay is mounted, and its upper directory.
     pub uppers: Vec<(String, OwnedFd)>,
-    /// Its mount namespace: whoever closes the last copy after the init has left it pays for dropping its files.
-    pub namespace: OwnedFd,
+    /// Whoever closes the last copy of its mount namespace after the init has left it pays for dropping its files.
+    pub spaces: Spaces,
 }
 
-/// Build a new episode in new namespaces. The caller is in the outer namespace and has one thread.
+/// The namespaces of an episode.
+#[derive(Debug)]
+pub struct Spaces {
+    pub mounts: OwnedFd,
+    ipc: OwnedFd,
+    uts: OwnedFd,
+    /// None where the machine's network is shared.
+    network: Option<OwnedFd>,
+}
+
+impl Spaces {
+    fn current(network: Network) -> Result<Self> {
+        let network = if network == Network::None { Some(namespaces::current("net")?) } else { None };
+        Ok(Spaces {
+            mounts: namespaces::current("mnt")?,
+            ipc: namespaces::current("ipc")?,
+            uts: namespaces::current("uts")?,
+            network,
+        })
+    }
+}
+
+impl Episode {
+    /// Move the calling process into it, at its root. It has one thread.
+    pub fn enter(&self) -> Result<()> {
+        if let Some(network) = &self.spaces.network {
+            namespaces::enter(network.as_fd(), LinkNameSpaceType::Network)?;
+        }
+        namespaces::enter(self.spaces.uts.as_fd(), LinkNameSpaceType::HostNameAndNISDomainName)?;
+        namespaces::enter(self.spaces.ipc.as_fd(), LinkNameSpaceType::InterProcessCommunication)?;
+        namespaces::enter_mounts(self.spaces.mounts.as_fd())
+    }
+}
+
+/// Build a new episode in new namespaces. The calling thread is in the outer namespace and shares its root with no other.
 ///
 /// `serial` is different for each episode of a sandbox; it names the upper where that is on disk.
 pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
@@ -50,7 +86,7 @@ pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
         flags |= UnshareFlags::NEWNET;
     }
     namespaces::unshare(flags)?;
-    let namespace = namespaces::current("mnt")?;
+    let spaces = Spaces::current(blueprint.network)?;
     if blueprint.network == Network::None {
         namespaces::raise_loopback()?;
     }
@@ -69,14 +105,14 @@ pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
     };
     if upper.is_none() {
         // Nothing runs in a bare sandbox: the init stays where it is and looks at the directory from outside.
-        return Ok(Episode { root: open_directory("/r")?, upper, uppers, namespace });
+        return Ok(Episode { serial, root: open_directory("/r")?, upper, uppers, spaces });
     }
     rustix::process::chdir(c"/r").map_err(|errno| Error::system("enter the new root", errno))?;
     mounts::become_root()?;
     if let Some(workdir) = &blueprint.workdir {
         make_workdir(workdir)?;
     }
-    Ok(Episode { root: open_directory("/")?, upper, uppers, namespace })
+    Ok(Episode { serial, root: open_directory("/")?, upper, uppers, spaces })
 }
 
 fn open_directory(path: &str) -> Result<OwnedFd> {

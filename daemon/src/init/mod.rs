@@ -18,6 +18,7 @@ pub mod namespaces;
 pub mod outer;
 pub mod renewal;
 pub mod seccomp;
+pub mod spare;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

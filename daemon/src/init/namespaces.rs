@@ -3,27 +3,32 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::mounts::last_errno;
 use crate::error::{Error, Result};
 
-/// The caller's present namespace of a kind: `mnt`, `net`, `ipc`.
+/// The calling thread's present namespace of a kind: `mnt`, `net`, `ipc`, `uts`.
 pub fn current(kind: &str) -> Result<OwnedFd> {
-    rustix::fs::open(format!("/proc/self/ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(format!("/proc/thread-self/ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::system(&format!("open the {kind} namespace"), errno))
 }
 
-/// Make and enter new namespaces. The caller has one thread.
+/// Make and enter new namespaces. They are the calling thread's alone.
 pub fn unshare(flags: UnshareFlags) -> Result<()> {
     // SAFETY: CLONE_FILES, the one flag that breaks Rust's rules on descriptors, is never given here.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(|errno| Error::system("make namespaces", errno))
 }
 
-/// Enter a mount namespace. The caller has one thread, whose root becomes that of the namespace.
+/// Enter a mount namespace, whose root becomes the caller's. No other thread may share the caller's root and directory.
 pub fn enter_mounts(namespace: BorrowedFd<'_>) -> Result<()> {
-    rustix::thread::move_into_link_name_space(namespace, Some(rustix::thread::LinkNameSpaceType::Mount))
-        .map_err(|errno| Error::system("enter the outer mounts", errno))
+    enter(namespace, LinkNameSpaceType::Mount)
+}
+
+/// Enter an existing namespace.
+pub fn enter(namespace: BorrowedFd<'_>, kind: LinkNameSpaceType) -> Result<()> {
+    rustix::thread::move_into_link_name_space(namespace, Some(kind))
+        .map_err(|errno| Error::system("enter a namespace", errno))
 }
 
 /// Bring up the loopback interface of a new network namespace.

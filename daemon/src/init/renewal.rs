@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Dir, Mode, OFlags, StatVfs, openat};
 use rustix::io::Errno;
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use super::blueprint::{Blueprint, RootPlan, UpperPlan};
 use super::episode::{self, Episode};
 use super::outer::Outer;
+use super::spare::Spare;
 use super::{boot, handover, mounts, namespaces};
 use crate::cgroup::{Freezer, Whole};
 use crate::error::{Code, Error, Result};
@@ -24,9 +26,13 @@ pub const DROP_UPPER: &[u8] = b"u";
 /// What only the init can do to the sandbox as a whole.
 #[derive(Debug)]
 pub struct Renewal {
-    blueprint: Blueprint,
+    blueprint: Arc<Blueprint>,
     kept: Kept,
     episode: Episode,
+    /// The former episode, until everybody has let go of it.
+    former: Option<Episode>,
+    /// The next one. The first reset does without: most sandboxes are never reset, and a spare costs memory.
+    spare: Option<Spare>,
     serial: u64,
     /// How the first episode looked before anything ran in it.
     fresh: Look,
@@ -65,7 +71,8 @@ impl Renewal {
     /// For the sandbox whose first episode is `first`.
     pub fn new(blueprint: Blueprint, kept: Kept, first: Episode) -> Result<Self> {
         let fresh = Look::at(&blueprint, &first)?;
-        Ok(Renewal { blueprint, kept, episode: first, serial: 0, fresh })
+        let blueprint = Arc::new(blueprint);
+        Ok(Renewal { blueprint, kept, episode: first, former: None, spare: None, serial: 0, fresh })
     }
 
     /// Bytes in the upper now, where its file system is the sandbox's own.
@@ -80,9 +87,10 @@ impl Renewal {
 
     /// Hand the old episode to the warden. Without one, or when it is overwhelmed, we drop it ourselves: what waits to
     /// be dropped is bounded by what its socket holds.
-    fn drop_later(&self, old: Episode, serial: u64) -> Result<()> {
-        let Episode { root, upper, uppers, namespace } = old;
+    fn drop_later(&self, old: Episode) -> Result<()> {
+        let Episode { serial, root, upper, uppers, spaces } = old;
         drop((root, upper, uppers));
+        let namespace = spaces.mounts;
         let disk = if self.on_disk() { Some(open_disk(&self.kept.outer)?) } else { None };
         let mut descriptors = vec![namespace.as_fd()];
         descriptors.extend(disk.iter().map(AsFd::as_fd));
@@ -95,6 +103,11 @@ impl Renewal {
         let Some(disk) = disk else { return Ok(()) };
         let name = CString::new(serial.to_string()).unwrap_or_default();
         removal::remove_in(&disk, name).map_err(|errno| Error::system("remove the old upper", errno))
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
     }
 
     fn on_disk(&self) -> bool {
@@ -133,13 +146,27 @@ impl Hooks for Renewal {
         }
         let changed_bytes = self.upper_bytes();
         let before = Spaces::current()?;
-        namespaces::enter_mounts(self.kept.outer.namespace.as_fd())?;
-        self.serial += 1;
-        let fresh = episode::build(&self.blueprint, self.serial)?;
-        let old = std::mem::replace(&mut self.episode, fresh);
-        self.drop_later(old, self.serial - 1)?;
+        let fresh = match self.spare.take() {
+            Some(spare) => {
+                let fresh = spare.finish()?;
+                fresh.enter()?;
+                fresh
+            }
+            None => {
+                namespaces::enter_mounts(self.kept.outer.namespace.as_fd())?;
+                let serial = self.next_serial();
+                episode::build(&self.blueprint, serial)?
+            }
+        };
+        self.former = Some(std::mem::replace(&mut self.episode, fresh));
         let verified = self.verify(before)?;
         Ok(sandbox::Episode { root: boot::duplicate(&self.episode.root)?, changed_bytes, verified })
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let serial = self.next_serial();
+        self.spare = Some(Spare::start(&self.blueprint, &self.kept.outer, serial)?);
+        self.former.take().map_or(Ok(()), |former| self.drop_later(former))
     }
 
     fn usage(&self) -> UsageReply {

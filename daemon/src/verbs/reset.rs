@@ -19,6 +19,9 @@ impl Server {
         let took_us = microseconds(began.elapsed());
         let done = ResetDone { id, killed, changed_bytes: episode.changed_bytes, took_us, verified };
         self.reply(link, &Reply::OkReset(done));
+        if let Err(error) = self.context.hooks.settle() {
+            eprintln!("sandlotd: after a reset: {error}");
+        }
         Ok(())
     }
 }

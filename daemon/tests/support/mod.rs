@@ -50,6 +50,10 @@ impl Hooks for PlainHooks {
         Ok(Episode { root: root(), changed_bytes: None, verified })
     }
 
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn layout(&self) -> Result<Layout> {
         Ok(Layout::default())
     }
