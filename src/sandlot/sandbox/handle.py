@@ -343,7 +343,12 @@ class Sandbox(Files):
         await asyncio.shield(self._closing)
 
     def abort(self, error: SandlotError) -> None:
-        """End this handle at once, without deleting anything: all its calls, now and later, raise `error`."""
+        """End this handle at once, without deleting anything: all its calls, now and later, raise `error`.
+
+        While `aclose` is under way it changes nothing: that lets calls end with their sandbox.
+        """
+        if self._closing is not None:
+            return
         self._closed = error
         self._connection.fail(error)
 

@@ -363,6 +363,22 @@ async def test_commands_under_a_deletion_end_as_gone_not_as_lost(daemon: Scripte
     assert daemon.links == 1
 
 
+async def test_command_may_end_by_itself_while_its_sandbox_is_being_closed(daemon: ScriptedDaemon) -> None:
+    """A grace is worth something: whoever waits gets the result, although the owner takes the handle away meanwhile."""
+
+    async def delete(_grace_s: float) -> None:
+        box.abort(errors.Closed("the owner took it away"))
+        await asyncio.sleep(1)
+        await answer(daemon, 3, b"told")
+        await asyncio.sleep(1)
+
+    box = Sandbox(await daemon.connect(), name="box", on_close=delete)
+    call = asyncio.create_task(box.exec("trap 'echo told; exit 3' TERM; sleep 100"))
+    await asyncio.sleep(0.1)
+    await box.aclose(grace_s=5)
+    assert (await call).stdout == "told"
+
+
 async def test_aborted_handle_says_why(daemon: ScriptedDaemon, box: Sandbox) -> None:
     """A provider that takes a sandbox away tells every caller the reason, each with an error of its own."""
     call = asyncio.create_task(box.exec("sleep 100"))
