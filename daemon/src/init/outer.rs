@@ -127,17 +127,21 @@ fn enter_empty_root() -> Result<()> {
 
 fn mask_proc() -> Result<()> {
     let failed = |errno| Error::system("mask /proc", errno);
-    let null = mounts::clone_tree(rustix::fs::CWD, c"/dev/null", Depth::Single).map_err(failed)?;
+    // Copies are taken of attached mounts: before Linux 6.15 there are none of detached ones.
     for name in MASKED_FILES {
-        cover(&format!("/proc/{name}"), |_| mounts::clone_tree(&null, c"", Depth::Single)).map_err(failed)?;
+        let null = |_: &str| mounts::clone_tree(rustix::fs::CWD, c"/dev/null", Depth::Single);
+        cover(&format!("/proc/{name}"), null).map_err(failed)?;
     }
-    let empty = mounts::new_filesystem(
-        "tmpfs",
-        &[("size", "4k"), ("nr_inodes", "1"), ("mode", "0555")],
-        INERT | MountAttrFlags::MOUNT_ATTR_RDONLY,
-    )?;
+    let mut empty: Option<String> = None;
     for name in MASKED_DIRECTORIES {
-        cover(&format!("/proc/{name}"), |_| mounts::clone_tree(&empty, c"", Depth::Single)).map_err(failed)?;
+        let path = format!("/proc/{name}");
+        let covered = match &empty {
+            Some(first) => cover(&path, |_| mounts::clone_tree(rustix::fs::CWD, first.as_str(), Depth::Single)),
+            None => cover(&path, |_| new_empty()),
+        };
+        if covered.map_err(failed)? && empty.is_none() {
+            empty = Some(path);
+        }
     }
     for name in READ_ONLY {
         cover(&format!("/proc/{name}"), |path| {
@@ -150,11 +154,18 @@ fn mask_proc() -> Result<()> {
     Ok(())
 }
 
-/// Mount what `make` gives over `path`, if the kernel has such a path.
-fn cover(path: &str, make: impl FnOnce(&str) -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<()> {
+/// A directory in which there is nothing and never will be.
+fn new_empty() -> rustix::io::Result<OwnedFd> {
+    let options = [("size", "4k"), ("nr_inodes", "1"), ("mode", "0555")];
+    mounts::new_filesystem("tmpfs", &options, INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)
+        .map_err(|error| Errno::from_raw_os_error(error.errno.unwrap_or(libc::EIO)))
+}
+
+/// Mount what `make` gives over `path`. False when the kernel has no such path.
+fn cover(path: &str, make: impl FnOnce(&str) -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<bool> {
     match rustix::fs::access(path, rustix::fs::Access::EXISTS) {
-        Ok(()) => mounts::attach(make(path)?, path),
-        Err(Errno::NOENT) => Ok(()),
+        Ok(()) => mounts::attach(make(path)?, path).map(|()| true),
+        Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
