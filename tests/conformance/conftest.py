@@ -73,7 +73,9 @@ def mode(request: pytest.FixtureRequest) -> Iterator[Mode]:
     """One id mode; its directories live as long as the tests that use it."""
     if os.geteuid() != 0:
         pytest.fail("these tests start hosts as several users and therefore need root")
-    with tempfile.TemporaryDirectory(prefix="sandlot-conformance-", dir=os.environ.get("SANDLOT_TEST_SCRATCH", "/var/tmp")) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="sandlot-conformance-", dir=os.environ.get("SANDLOT_TEST_SCRATCH", "/var/tmp")
+    ) as scratch:
         Path(scratch).chmod(0o755)
         folder = Path(scratch) / request.param
         if request.param == "root":

@@ -82,6 +82,11 @@ def run(command: str, environment: Mapping[str, str], *, seconds: float = 300) -
     return Finished(int(code) if code.isdigit() else None, output if started else console)
 
 
+def tests_cache() -> Path:
+    """Where tests keep what takes long to make, between runs."""
+    return Path(os.environ.get("SANDLOT_TEST_CACHE") or Path.home() / ".cache" / "sandlot-tests")
+
+
 def _disk(folder: Path, command: str, environment: Mapping[str, str]) -> Path:
     content = folder / "disk"
     content.mkdir()
@@ -137,7 +142,7 @@ def _boot_files() -> tuple[Path, Path]:
     ):
         if shutil.which(program) is None:
             raise Missing(f"{program} is missing: install Debian's {package}")
-    folder = Path(os.environ.get("SANDLOT_TEST_CACHE") or Path.home() / ".cache" / "sandlot-tests") / "guest-2"
+    folder = tests_cache() / "guest-2"
     folder.mkdir(parents=True, exist_ok=True)
     kernel, initrd = folder / "vmlinuz", folder / "initrd.gz"
     with open(folder / "lock", "w") as lock:
