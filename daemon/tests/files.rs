@@ -377,6 +377,8 @@ fn many_calls_at_once() {
     let sandbox = Sandbox::start();
     let mut client = sandbox.open();
     let shared = Shared::new("many");
+    let descriptors = format!("/proc/{}/fd", sandbox.init_pid());
+    let before = std::fs::read_dir(&descriptors).unwrap().count();
     let ids: Vec<u32> = (0..1000)
         .map(|number| {
             let file = path(&shared.at(&format!("{number}")));
@@ -392,6 +394,7 @@ fn many_calls_at_once() {
     assert_eq!(shared.names().len(), 1000);
     let tasks = format!("/proc/{}/task", sandbox.init_pid());
     eventually("one thread is left", || std::fs::read_dir(&tasks).unwrap().count() == 1);
+    assert_eq!(std::fs::read_dir(&descriptors).unwrap().count(), before);
 }
 
 /// A reset ends running operations as cancelled and goes through.

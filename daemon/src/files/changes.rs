@@ -3,7 +3,7 @@
 //! An upper directory has everything that was touched, which is more than what differs: parents of changes, files that
 //! were only opened for writing. So each of its entries is compared with what the lower directories show.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Stat, fstat, readlinkat};
 use rustix::io::Errno;
@@ -300,13 +300,29 @@ impl<'a, O: Outgoing> Differ<'a, O> {
                     (Err(Errno::NOENT | Errno::LOOP), _) => return Ok(false),
                     (Err(errno), _) | (_, Err(errno)) => return Err(failed(errno)),
                 };
-                same_content(&now, &before).map_err(failed)
+                self.same_content(&now, &before, &spot.outside)
             }
             Kind::Link => {
                 let now = readlinkat(dir, name, Vec::new()).map_err(failed)?;
                 Ok(now == readlinkat(image, spot.inside.as_slice(), Vec::new()).map_err(failed)?)
             }
             _ => Ok(true),
+        }
+    }
+
+    fn same_content(&self, now: &OwnedFd, before: &OwnedFd, path: &[u8]) -> Result<bool> {
+        let failed = |errno| self.failed(errno, path);
+        let mut buffers = (vec![0; COMPARE_BYTES], vec![0; COMPARE_BYTES]);
+        loop {
+            self.root.stop.check()?;
+            let left = fill(now, &mut buffers.0).map_err(failed)?;
+            let right = fill(before, &mut buffers.1).map_err(failed)?;
+            if buffers.0[..left] != buffers.1[..right] {
+                return Ok(false);
+            }
+            if left == 0 {
+                return Ok(true);
+            }
         }
     }
 
@@ -356,17 +372,4 @@ fn is_as_made(root: &Stat) -> bool {
 fn same_attributes(before: &Stat, now: &Stat) -> bool {
     let time = |facts: &Stat| (facts.st_mtime, facts.st_mtime_nsec);
     same_rights(before, now) && time(before) == time(now)
-}
-
-fn same_content(now: &std::os::fd::OwnedFd, before: &std::os::fd::OwnedFd) -> rustix::io::Result<bool> {
-    let mut buffers = (vec![0; COMPARE_BYTES], vec![0; COMPARE_BYTES]);
-    loop {
-        let (left, right) = (fill(now, &mut buffers.0)?, fill(before, &mut buffers.1)?);
-        if buffers.0[..left] != buffers.1[..right] {
-            return Ok(false);
-        }
-        if left == 0 {
-            return Ok(true);
-        }
-    }
 }

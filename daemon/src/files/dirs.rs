@@ -3,13 +3,13 @@
 //! Everything is opened below the transfer's own root, one name at a time, without following links. A directory that
 //! came with the transfer gets its mode and time last, since making its children needs the one and changes the other.
 
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, mkdirat, openat};
 use rustix::io::Errno;
 
+use super::inodes::Inodes;
 use super::make::DIRECTORY_MODE;
 use super::stat::{identity, permissions};
 use crate::error::{Error, Result};
@@ -63,13 +63,13 @@ pub(super) struct Dirs {
     chain: Vec<Open>,
     path: Vec<u8>,
     /// Directories that came with the transfer, so that their time is kept when it returns to them.
-    ours: HashSet<(u64, u64)>,
+    ours: Inodes,
 }
 
 impl Dirs {
     pub fn new(root: OwnedFd) -> Self {
         let root = Open { dir: Rc::new(root), end: 0, finish: Finish::default() };
-        Dirs { chain: vec![root], path: Vec::new(), ours: HashSet::new() }
+        Dirs { chain: vec![root], path: Vec::new(), ours: Inodes::default() }
     }
 
     /// The directory at `path`, which is relative, with links nowhere in it.
@@ -116,7 +116,7 @@ impl Dirs {
     fn push(&mut self, dir: OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
         let facts = fstat(&dir)?;
         let mut finish = Finish::default();
-        if self.ours.contains(&identity(&facts)) {
+        if self.ours.contains(identity(&facts)) {
             finish.mtime = Some(Timespec { tv_sec: facts.st_mtime, tv_nsec: facts.st_mtime_nsec as _ });
             let mode = permissions(&facts);
             if mode & OWNER_ALL != OWNER_ALL {

@@ -10,6 +10,7 @@ mod changes;
 mod dirs;
 mod download;
 mod entry;
+mod inodes;
 mod list;
 mod make;
 mod overlay;

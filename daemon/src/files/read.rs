@@ -28,6 +28,9 @@ pub struct Range {
 /// A file that grows meanwhile is read up to the size it had; one of unknown size (`/proc`) up to its end. The size in
 /// the answer is that of the file as far as it could be seen.
 pub fn read(root: &Root, path: &[u8], range: Range, out: &mut impl Outgoing) -> Result<Facts> {
+    if i64::try_from(range.offset).is_err() {
+        return Err(Error::new(Code::BadRequest, "an offset beyond any file").with_path(path));
+    }
     let place = root.resolve(path)?;
     let file = open_regular(&place, path)?;
     let mut facts = Facts::new(&fstat(&file).map_err(at("stat", path))?, None);

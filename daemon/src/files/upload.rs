@@ -1,6 +1,5 @@
 //! Making a tree from a stream of entries and data.
 
-use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -9,6 +8,7 @@ use rustix::io::Errno;
 
 use super::dirs::{self, Dirs, Finish, Missing, modified_at};
 use super::entry::{Entry, check, check_path, ids, not_allowed, own, timespec};
+use super::inodes::Inodes;
 use super::make::Parents;
 use super::overlay::OPAQUE;
 use super::remove::{remove_contents, remove_tree};
@@ -20,7 +20,7 @@ use super::{Incoming, Item, Summary, join, split};
 use crate::error::{Code, Error, Result};
 use crate::message::Kind;
 
-/// Entries of one transfer. What is remembered of each, its inode, is then bounded.
+/// Entries of one transfer. What is remembered of each, an inode number at most, is then bounded.
 const MAX_ENTRIES: u64 = 4 * 1024 * 1024;
 /// Mode of files that came without one.
 const FILE_MODE: u32 = 0o644;
@@ -67,7 +67,7 @@ struct Upload<'a> {
     base: Base,
     file: Option<Growing>,
     /// Regular files made by this transfer: hard links go to no others.
-    made: HashSet<(u64, u64)>,
+    made: Inodes,
     entries: u64,
     summary: Summary,
 }
@@ -93,7 +93,7 @@ impl<'a> Upload<'a> {
             destination,
             base: Base::Unknown,
             file: None,
-            made: HashSet::new(),
+            made: Inodes::default(),
             entries: 0,
             summary: Summary::default(),
         }
@@ -280,7 +280,7 @@ impl<'a> Upload<'a> {
         };
         // Looked at under the name nobody can have guessed, so it is what was linked.
         let facts = look(temp.dir().as_fd(), temp.name().as_bytes()).map_err(&failed)?;
-        if kind_of(&facts) != Kind::File || !self.made.contains(&identity(&facts)) {
+        if kind_of(&facts) != Kind::File || !self.made.contains(identity(&facts)) {
             return Err(foreign());
         }
         temp.commit_hard(&name).map_err(&failed)?;

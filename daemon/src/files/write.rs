@@ -11,6 +11,7 @@ use super::read::refuse_others;
 use super::root::{Place, Root, at};
 use super::stat::{kind_of, look, permissions};
 use super::temp::Temp;
+use super::walk::is_kernel_file_system;
 use super::{Incoming, Item};
 use crate::error::{Code, Error, Result};
 
@@ -47,6 +48,9 @@ pub fn write(root: &Root, path: &[u8], options: Write, source: &mut impl Incomin
 fn replace(place: Place, path: &[u8], mode: Option<u32>, source: &mut impl Incoming) -> Result<u64> {
     if place.wants_dir || !place.is_named() {
         return Err(Error::at_path("write", Errno::ISDIR, path));
+    }
+    if is_kernel_file_system(place.dir.as_fd()).map_err(at("write", path))? {
+        return Err(Error::new(Code::Unsupported, "a file of the kernel cannot be replaced").with_path(path));
     }
     let old = replaceable(&place, path)?;
     let dir = Rc::new(place.dir);

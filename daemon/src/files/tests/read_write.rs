@@ -33,6 +33,8 @@ fn ranges_are_exact() {
     let scratch = Scratch::new();
     let content: Vec<u8> = (0..600_000).map(|index| (index % 253) as u8).collect();
     scratch.write("f", &content);
+    let beyond = Range { offset: u64::MAX, limit: None };
+    assert_eq!(read(&scratch.root(), b"f", beyond, &mut Collected::default()).unwrap_err().code, Code::BadRequest);
     for (offset, limit) in [
         (0, Some(0)),
         (0, Some(10)),
@@ -78,6 +80,8 @@ fn only_regular_files_are_read_and_replaced() {
     assert!(std::fs::symlink_metadata(scratch.at("fifo")).unwrap().file_type().is_fifo());
     let root = super::super::Root::new(super::super::testing::open("/".as_ref()), b"/", Default::default());
     let error = read(&root, b"/dev/zero", Range::default(), &mut Collected::default()).unwrap_err();
+    assert_eq!(error.code, Code::Unsupported);
+    let error = write(&root, b"/proc/sys/kernel/hostname", PLAIN, &mut Scripted::data(b"x")).unwrap_err();
     assert_eq!(error.code, Code::Unsupported);
 }
 
