@@ -266,7 +266,7 @@ class Connection:
             outbound = sink.call.outbound
             if outbound is None:
                 raise errors.BadRequest("the command has no open standard input", hint="start it with stdin_open=True")
-            ready = self._wire is not None and not self._wire.full and self._session.state == "open" and sink.call.sent
+            ready = self._wire is not None and self._wire.ready and self._session.state == "open" and sink.call.sent
             if ready and outbound.room > 0:
                 return min(outbound.room, MAX_CHUNK_BYTES)
             await sink.changed()

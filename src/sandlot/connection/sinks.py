@@ -189,7 +189,7 @@ class Feed(Source):
     async def next(self) -> Any:
         """The next part, or None at the end of the call or when it began `again`."""
         await self._some()
-        if not self._parts:
+        if self.again or not self._parts:
             return None
         part = self._parts.popleft()
         if not self._parts:
@@ -199,6 +199,8 @@ class Feed(Source):
     async def next_batch(self) -> list[Any]:
         """All parts that are there, at least one; none at the end of the call or when it began `again`."""
         await self._some()
+        if self.again:
+            return []  # what is there already belongs to the new beginning
         parts = list(self._parts)
         self._parts.clear()
         self._brake.free(self)

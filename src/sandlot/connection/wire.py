@@ -42,8 +42,14 @@ class Wire(asyncio.BufferedProtocol):
         _, wire = await asyncio.get_running_loop().create_connection(lambda: cls(listener), sock=sock)
         return wire
 
+    @property
+    def ready(self) -> bool:
+        """More may be sent: it is open, and what was sent has mostly left."""
+        return self._transport is not None and not self.full and not self._transport.is_closing()
+
     def send(self, data: bytes) -> None:
-        if self._transport is not None:
+        """What is sent on a socket that is closing is dropped; `lost` follows."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def pause(self) -> None:

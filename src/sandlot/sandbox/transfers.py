@@ -109,7 +109,7 @@ async def _receive_all(connection: Connection, sink: Feed, target: Target) -> No
         elif batch:
             await _in_thread(_put, target, batch)
             for part in reversed(batch):
-                if isinstance(part, r.Data) and not sink.future.done():
+                if isinstance(part, r.Data) and not sink.future.done() and not sink.again:
                     connection.consumed(sink, part)
                     break
         else:

@@ -84,9 +84,9 @@ async def test_daemon_that_never_answers_a_limited_command_is_given_up(daemon: S
 
 
 async def test_command_without_a_limit_has_no_hidden_one(daemon: ScriptedDaemon, box: Sandbox) -> None:
-    """A day is not too long."""
+    """Hours are not too long."""
     call = asyncio.create_task(box.exec("train"))
-    await asyncio.sleep(24 * 3600)
+    await asyncio.sleep(3 * 3600)
     assert not call.done()
     await answer(daemon)
     assert (await call).ok
