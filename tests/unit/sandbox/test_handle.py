@@ -367,15 +367,15 @@ async def test_command_may_end_by_itself_while_its_sandbox_is_being_closed(daemo
     """A grace is worth something: whoever waits gets the result, although the owner takes the handle away meanwhile."""
 
     async def delete(_grace_s: float) -> None:
-        box.abort(errors.Closed("the owner took it away"))
+        handle.abort(errors.Closed("the owner took it away"))
         await asyncio.sleep(1)
         await answer(daemon, 3, b"told")
         await asyncio.sleep(1)
 
-    box = Sandbox(await daemon.connect(), name="box", on_close=delete)
-    call = asyncio.create_task(box.exec("trap 'echo told; exit 3' TERM; sleep 100"))
+    handle = Sandbox(await daemon.connect(), name="box", on_close=delete)
+    call = asyncio.create_task(handle.exec("trap 'echo told; exit 3' TERM; sleep 100"))
     await asyncio.sleep(0.1)
-    await box.aclose(grace_s=5)
+    await handle.aclose(grace_s=5)
     assert (await call).stdout == "told"
 
 
