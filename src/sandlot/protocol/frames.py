@@ -26,11 +26,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Message) -> bytes:
-    """One frame.
-
-    Raises:
-        ProtocolViolation: never; a message that is too long is the caller's to prevent (`commands.py` checks arguments).
-    """
+    """One frame. That it is not too long is the caller's to see to: arguments are checked where they come in."""
     body = _encoder.encode(message)
     return len(body).to_bytes(PREFIX_BYTES, "big") + body
 

@@ -72,6 +72,10 @@ class Delivered:
         self._told: deque[str] = deque(maxlen=_TOLD_KEYS)
         self._untold: list[str] = []
 
+    def __len__(self) -> int:
+        """How many are not named yet."""
+        return len(self._untold)
+
     def add(self, key: str) -> None:
         self._untold.append(key)
 

@@ -30,6 +30,9 @@ KEEPALIVE_S: Final = KEEPALIVE_MS / 1000
 _SILENT_TICKS: Final = LINK_DEAD_MS // KEEPALIVE_MS
 """Silence is counted in keepalive intervals that we saw pass, so that a client that was stopped does not blame the link."""
 
+_MOST_UNTOLD: Final = 32
+"""Delivered results that wait for an exec to be named in: runs of a shell name none, and a daemon keeps a bounded number."""
+
 State = Literal["opening", "open", "detached", "closed"]
 
 
@@ -386,7 +389,7 @@ class Session:
             events.append(Ended(call, outcome))
         if isinstance(outcome, a.Exit) and isinstance(call.request, (r.Exec, r.ShellRun)):
             self._delivered.add(call.request.key)
-            if outcome.out.kept + outcome.err.kept > INLINE_BYTES:
+            if len(self._delivered) >= _MOST_UNTOLD or outcome.out.kept + outcome.err.kept > INLINE_BYTES:
                 self.forget_now()
 
     def _outbound(self, call: Call, data: bytes) -> Outbound:

@@ -27,6 +27,8 @@ Environment = Mapping[str, Text | None]
 Keep = Literal["both", "head", "tail"]
 
 _NOTHING = Stream()
+_ITEM_BYTES = 3
+"""What each argument or variable costs on the wire besides its own bytes: a million empty ones are too many as well."""
 
 
 class Program(TypedDict, total=False):
@@ -73,7 +75,7 @@ def encode_argv(items: object) -> tuple[bytes, ...]:
     argv = tuple(encode_text(os.fspath(item), "an argument") for item in items)
     if not argv or not argv[0]:
         raise BadRequest("the list of arguments is empty, or its program is")
-    size = sum(map(len, argv))
+    size = sum(map(len, argv)) + _ITEM_BYTES * len(argv)
     if size > MAX_ARGV_BYTES:
         raise ArgumentTooLong(f"arguments of {size} bytes; at most {MAX_ARGV_BYTES}", hint="pass data by stdin or by a file")
     return argv
@@ -86,7 +88,7 @@ def encode_env(env: Environment) -> tuple[bytes, ...]:
         if not key or b"=" in key:
             raise BadRequest(f"{name!r} is no name for a variable")
         entries.append(key if value is None else key + b"=" + encode_text(value, f"the variable {name}"))
-    size = sum(map(len, entries))
+    size = sum(map(len, entries)) + _ITEM_BYTES * len(entries)
     if size > MAX_ENV_BYTES:
         raise ArgumentTooLong(f"an environment of {size} bytes; at most {MAX_ENV_BYTES}")
     return tuple(entries)

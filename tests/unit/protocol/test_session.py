@@ -401,6 +401,16 @@ def test_delivered_results_are_named_with_the_next_command() -> None:
     assert peer.session.take_done() == ()
 
 
+def test_results_of_shell_runs_do_not_gather_at_the_daemon() -> None:
+    """They are named without an exec to name them in, since a daemon keeps a bounded number."""
+    peer, forgotten = Peer(), []
+    for i in range(100):
+        call = peer.begin(r.ShellRun, shell="s", key=f"s-{i}", script=b"x")
+        peer.hear(a.Exit(call.id, code=0, alive=True))
+        forgotten += [key for message in peer.said() if isinstance(message, r.Forget) for key in message.keys]
+    assert forgotten == [f"s-{i}" for i in range(96)]
+
+
 def test_large_results_are_forgotten_at_once() -> None:
     """A daemon does not hold megabytes until the next command."""
     peer = Peer()

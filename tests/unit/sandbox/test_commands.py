@@ -60,6 +60,7 @@ def test_impossible_variables_are_the_callers_mistake(env: Any) -> None:
     [
         lambda: program("x" * (MAX_SCRIPT_BYTES + 1)),
         lambda: program(["x", "y" * MAX_ARGV_BYTES]),
+        lambda: program(["x", *[""] * MAX_ARGV_BYTES]),
         lambda: program("x", env={"A": "y" * MAX_ENV_BYTES}),
         lambda: program("x", cwd="/" + "y" * MAX_PATH_BYTES),
     ],
