@@ -207,6 +207,8 @@ def test_missing_image_is_a_failed_rollout_with_its_class(tasks: Path, tmp_path:
     report = _report(done)
     assert (done.returncode, report["lost"], report["mean_reward"]) == (1, 1, 1.0)
     assert [(row["phase"], row["kind"], row["tries"]) for row in report["failures"]] == [("acquire", "image_not_found", 1)]
+    (line,) = _errors(done)
+    assert "/no/such/image" in line
     again = _sandlot("run", tasks, "--agent", "gold", "--out", tmp_path / "run", "--json", "--retry-lost")
     assert "continuing: 1 of 2" in again.stderr
     assert (again.returncode, _report(again)["finished"], _report(again)["lost"]) == (1, 2, 1)

@@ -19,7 +19,7 @@ from sandlot.errors import BadRequest, WriteFailed
 from sandlot.events import EventLog
 from sandlot.opening import local
 from sandlot.pool import Pool, PoolLimits
-from sandlot.report import make_report
+from sandlot.report import Figures, make_report
 from sandlot.rollout import ContentStore, PhaseLimits, RolloutResult, RolloutSettings, RunStore, rollouts, write_whole
 from sandlot.rollout.agents import Agent, agent_from
 from sandlot.rollout.store import EVENTS
@@ -110,6 +110,9 @@ def command(  # noqa: PLR0917 - click gives every option by name
     else:
         sys.stdout.write(text)
         say(f"report: {out / 'report.html'}")
+    for row in figures.failures:
+        if row.lost:
+            say(f"lost {row.lost} rollouts in {row.phase}: {row.kind}: {row.example}")
     return 1 if bad_rows or figures.lost else 0
 
 
@@ -161,7 +164,7 @@ def _write(result: RolloutResult, store: RunStore, events: EventLog) -> None:
     events.flush()
 
 
-def _save_report(out: Path, *, stopped: bool) -> tuple[Any, str]:
+def _save_report(out: Path, *, stopped: bool) -> tuple[Figures, str]:
     report = make_report(out)
     try:
         for name, data in report.files.items():

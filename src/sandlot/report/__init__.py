@@ -18,7 +18,7 @@ from sandlot.report.page import render_page
 from sandlot.report.reading import read_run
 from sandlot.report.text import render_text
 
-__all__ = ["Report", "make_report"]
+__all__ = ["Figures", "Report", "make_report"]
 
 
 @dataclass(frozen=True, slots=True)
