@@ -71,11 +71,11 @@ async def build_task(recipe: Recipe, pool: Pool, index: Index, cache: Path) -> B
         async with _locked(place):
             stored = _load(place)
             if stored is not None:
-                return Built(_located(stored.row, place), stored.calibration, cached=True)
+                return Built(_located(stored.row, place, recipe), stored.calibration, cached=True)
             with _fresh(place) as work:
                 stored = await _build(recipe, pool, box, index, work)
                 (work / "task.json").write_bytes(msgspec.json.encode(stored))
-    return Built(_located(stored.row, place), stored.calibration, cached=False)
+    return Built(_located(stored.row, place, recipe), stored.calibration, cached=False)
 
 
 async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: Path) -> _Stored:
@@ -112,7 +112,6 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
         hidden_tests="hidden",
         removed_tests=difference.removed_tests,
         run=RunRow(python=run.python, arguments=run.arguments, import_roots=run.import_roots),
-        limits=LimitsRow(test_s=recipe.test_limit_s),
     )
     return _Stored(row, found, installed, (old.sha256, new.sha256))
 
@@ -132,14 +131,18 @@ async def _python_version(box: Sandbox) -> str:
 
 
 def _key(recipe: Recipe, python: str) -> str:
+    recipe = msgspec.structs.replace(recipe, test_limit_s=0.0)  # decides nothing that is kept
     asked = msgspec.json.encode((FORMAT, python, os.uname().machine, recipe))
     return hashlib.sha256(asked).hexdigest()[:16]
 
 
-def _located(row: SweRow, place: Path) -> SweRow:
-    """The row with its directories as absolute paths."""
+def _located(row: SweRow, place: Path, recipe: Recipe) -> SweRow:
+    """The row with its directories as absolute paths, and with the limits that are wanted now."""
     return msgspec.structs.replace(
-        row, layers=tuple(str(place / layer) for layer in row.layers), hidden_tests=str(place / (row.hidden_tests or ""))
+        row,
+        layers=tuple(str(place / layer) for layer in row.layers),
+        hidden_tests=str(place / (row.hidden_tests or "")),
+        limits=LimitsRow(test_s=recipe.test_limit_s),
     )
 
 

@@ -46,7 +46,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     import_roots: tuple[str, ...] | None = None
     """None: `src` where the packages are in it, else the top."""
     pytest_arguments: tuple[str, ...] = ()
-    test_limit_s: float = 60.0
+    test_limit_s: float = 300.0
+    """Seconds for one run of the tests: far above what they take, since a run that is stopped counts against the agent."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.project):
