@@ -397,6 +397,26 @@ fn many_calls_at_once() {
     assert_eq!(std::fs::read_dir(&descriptors).unwrap().count(), before);
 }
 
+/// Writes that are begun and never fed hold up nobody, and cost nothing any more once they are cancelled.
+#[test]
+fn many_operations_may_wait() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    let shared = Shared::new("waiting");
+    let before = memory_kib(sandbox.init_pid());
+    let ids: Vec<u32> =
+        (0..600).map(|number| client.begin("write", &[("path", path(&shared.at(&format!("{number}"))))])).collect();
+    assert_eq!(client.ask("stat", &[("path", path(&shared.0))]).text("kind"), "dir");
+    for id in &ids {
+        client.send(map(&[("t", "cancel".into()), ("id", (*id).into())]));
+    }
+    for _ in &ids {
+        assert_eq!(client.receive().text("code"), "cancelled");
+    }
+    assert!(shared.names().is_empty());
+    eventually("the memory is given back", || memory_kib(sandbox.init_pid()) < before + 3072);
+}
+
 /// A reset ends running operations as cancelled and goes through.
 #[test]
 fn a_reset_ends_operations() {

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::UnshareFlags;
@@ -27,12 +26,15 @@ pub(crate) struct Workers {
     state: Mutex<State>,
     /// There is a job, or no more will come.
     changed: Condvar,
+    /// A thread has ended.
+    ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    threads: Vec<JoinHandle<()>>,
+    /// Threads there are. They are detached: a handle would keep the stack of a thread that has ended.
+    alive: usize,
     /// Threads that have a job and are not held up by its client.
     working: usize,
     idle: usize,
@@ -71,24 +73,15 @@ impl Workers {
         guard
     }
 
-    /// Wait until every job is done and every thread is gone. Their flows have been told to stop.
+    /// Wait until every job is done and no thread is left. Their flows have been told to stop.
     pub fn join(&self) {
-        loop {
-            let threads = {
-                let mut state = lock(&self.state);
-                state.closing = true;
-                self.changed.notify_all();
-                std::mem::take(&mut state.threads)
-            };
-            if threads.is_empty() {
-                break;
-            }
-            for thread in threads {
-                // A panic was told when it happened, and its call was answered.
-                let _ = thread.join();
-            }
+        let mut state = lock(&self.state);
+        state.closing = true;
+        self.changed.notify_all();
+        while state.alive > 0 {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        lock(&self.state).closing = false;
+        state.closing = false;
     }
 
     fn call_one(self: &Arc<Self>, state: &mut State) {
@@ -98,16 +91,15 @@ impl Workers {
         if state.idle >= state.jobs.len() || state.working >= MAX_WORKING {
             return;
         }
-        state.threads.retain(|thread| !thread.is_finished());
         let workers = Arc::clone(self);
         let thread = std::thread::Builder::new().name("files".to_owned()).stack_size(STACK_BYTES);
         match thread.spawn(move || workers.work()) {
-            Ok(thread) => {
+            Ok(_) => {
                 state.working += 1;
-                state.threads.push(thread);
+                state.alive += 1;
             }
             // The job waits for the threads there are.
-            Err(error) if !state.threads.is_empty() => eprintln!("sandlotd: no thread for a file operation: {error}"),
+            Err(error) if state.alive > 0 => eprintln!("sandlotd: no thread for a file operation: {error}"),
             // Its call is told that it ended without an answer.
             Err(error) => {
                 eprintln!("sandlotd: no thread for file operations: {error}");
@@ -145,11 +137,11 @@ impl Workers {
             }
         }
         state.working -= 1;
-        let is_last = state.working == 0 && state.idle == 0;
-        drop(state);
-        if is_last {
+        if state.alive == 1 {
             give_memory_back();
         }
+        state.alive -= 1;
+        self.ended.notify_all();
     }
 }
 
