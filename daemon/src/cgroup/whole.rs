@@ -18,6 +18,7 @@ pub struct Whole {
 /// What the group as a whole has used; nothing where no cgroup counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupUsage {
+    pub cpu_us: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub memory_peak_bytes: Option<u64>,
     pub memory_limit_bytes: Option<u64>,
@@ -65,6 +66,7 @@ impl Whole {
         let memory = |name| self.memory.as_ref().and_then(|group| read_number(group, name));
         let pids = |name| self.pids.as_ref().and_then(|group| read_number(group, name));
         GroupUsage {
+            cpu_us: None,
             memory_bytes: memory("memory.usage_in_bytes"),
             memory_peak_bytes: memory("memory.max_usage_in_bytes"),
             memory_limit_bytes: memory("memory.limit_in_bytes").filter(|limit| *limit < UNLIMITED_BYTES),
@@ -77,6 +79,7 @@ impl Whole {
 
 fn usage_of_version_2(group: &OwnedFd) -> GroupUsage {
     GroupUsage {
+        cpu_us: read_key(group, "cpu.stat", "usage_usec"),
         memory_bytes: read_number(group, "memory.current"),
         memory_peak_bytes: read_number(group, "memory.peak"),
         memory_limit_bytes: read_number(group, "memory.max"),

@@ -92,20 +92,14 @@ struct CloneArgs {
 /// # Errors
 /// `capacity` when there is no memory or process left; what the kernel says otherwise. Nothing is left behind.
 pub fn give_birth(binary: &Binary, map: IdMap, cgroup: Option<BorrowedFd<'_>>) -> Result<Newborn> {
-    let link = || {
-        let flags = SocketFlags::CLOEXEC;
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-    };
-    let (ours, theirs) = link().map_err(|errno| Error::system("make the link", errno))?;
+    let (ours, theirs) = make_link()?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::system("open /dev/null", errno))?;
     let (pid, pidfd) = clone(cgroup, || become_init(&theirs, &null, &binary.file))
         .map_err(|errno| Error::system("make the sandbox's namespaces", errno))?;
     drop(theirs);
     let newborn = Newborn { pid, pidfd, link: ours };
-    let named =
-        write_maps(pid, map).and_then(|()| rustix::net::send(&newborn.link, b"g", SendFlags::NOSIGNAL).map(drop));
-    match named {
+    match name_child(pid, map, &newborn.link) {
         Ok(()) => Ok(newborn),
         Err(errno) => {
             drop(newborn.link);
@@ -115,7 +109,19 @@ pub fn give_birth(binary: &Binary, map: IdMap, cgroup: Option<BorrowedFd<'_>>) -
     }
 }
 
-/// Kill and collect an init that shall not be.
+/// A private link: ours and the child's end.
+pub(super) fn make_link() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::system("make the link", errno))
+}
+
+/// Give a child its ids, and tell it.
+pub(super) fn name_child(pid: u32, map: IdMap, link: &OwnedFd) -> rustix::io::Result<()> {
+    write_maps(pid, map)?;
+    rustix::net::send(link, b"g", SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Kill and collect a child that shall not be.
 pub fn reap(pidfd: &OwnedFd) {
     use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
@@ -128,7 +134,10 @@ pub fn reap(pidfd: &OwnedFd) {
 
 /// `clone3` with new namespaces. `child` runs in a copy of our memory: it may call the system and nothing else, and
 /// does not return.
-fn clone(cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce() -> Errno) -> rustix::io::Result<(u32, OwnedFd)> {
+pub(super) fn clone(
+    cgroup: Option<BorrowedFd<'_>>,
+    child: impl FnOnce() -> Errno,
+) -> rustix::io::Result<(u32, OwnedFd)> {
     let mut pidfd: c_int = -1;
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_PIDFD;
     let mut args = CloneArgs {
@@ -161,31 +170,35 @@ fn clone(cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce() -> Errno) -> rusti
 
 /// In the child: wait for our ids, take them, and execute the init. Returns only what went wrong.
 fn become_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> Errno {
-    let mut byte = [0_u8; 1];
-    loop {
-        match rustix::net::recv(link, &mut byte, rustix::net::RecvFlags::empty()) {
-            Ok((1, _)) => break,
-            Ok(_) => return Errno::PIPE,
-            Err(Errno::INTR) => {}
-            Err(errno) => return errno,
-        }
-    }
-    match enter_init(link, null, binary) {
+    match wait_for_ids(link).and_then(|()| enter_init(link, null, binary)) {
         Ok(never) => match never {},
         Err(errno) => errno,
     }
 }
 
-fn enter_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> rustix::io::Result<std::convert::Infallible> {
+/// In the child: wait until our ids exist, and take those of root.
+pub(super) fn wait_for_ids(link: &OwnedFd) -> rustix::io::Result<()> {
     use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
+    let mut byte = [0_u8; 1];
+    loop {
+        match rustix::net::recv(link, &mut byte, rustix::net::RecvFlags::empty()) {
+            Ok((1, _)) => break,
+            Ok(_) => return Err(Errno::PIPE),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
     match rustix::thread::set_thread_groups(&[]) {
         // With one id only, groups may not be set.
         Ok(()) | Err(Errno::PERM) => {}
         Err(errno) => return Err(errno),
     }
     set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
-    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
+}
+
+fn enter_init(link: &OwnedFd, null: &OwnedFd, binary: &OwnedFd) -> rustix::io::Result<std::convert::Infallible> {
     for target in 0..LINK {
         move_to(null, target)?;
     }

@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::birth::{self, Binary, Newborn};
-use super::ids::{Hold, Ids, Mode};
+use super::ids::{Hold, Ids};
 use super::plan::Plan;
+use super::userns::Realm;
 use crate::cgroup::group::Group;
 use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
@@ -24,7 +25,7 @@ use crate::init::mounts::{self, Depth};
 pub struct Workshop<'a> {
     pub binary: &'a Binary,
     pub ids: &'a mut Ids,
-    pub mode: Mode,
+    pub realm: Realm,
     pub hierarchies: &'a Hierarchies,
     /// Where uppers on disk are.
     pub disks: &'a Path,
@@ -137,7 +138,7 @@ impl Workshop<'_> {
 
     /// Detached mounts of the lowers, read-only, with the ids that the sandbox gives them.
     fn detach_lowers(&self, newborn: &Newborn, blueprint: &Blueprint, lowers: &[OwnedFd]) -> Result<Vec<OwnedFd>> {
-        let space = birth::user_namespace(newborn.pid)?;
+        let space = self.ids.need_mapped_layers().then(|| birth::user_namespace(newborn.pid)).transpose()?;
         let mut mounts = Vec::with_capacity(lowers.len());
         for lower in lowers {
             let mount = detach(lower, self.depth())?;
@@ -146,7 +147,7 @@ impl Workshop<'_> {
                 RootPlan::Overlay { .. } => MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY,
             };
             mounts::restrict(&mount, restrictions).map_err(|errno| Error::system("restrict a layer", errno))?;
-            if self.mode == Mode::RangeRoot {
+            if let Some(space) = &space {
                 mounts::map_ids(&mount, space.as_fd())
                     .map_err(|errno| Error::system("map the ids of a layer", errno))?;
             }
@@ -157,7 +158,7 @@ impl Workshop<'_> {
 
     /// Mounts below a directory are locked to it where we are root in a namespace of our own only.
     fn depth(&self) -> Depth {
-        if self.mode == Mode::RangeRoot { Depth::Single } else { Depth::Whole }
+        if self.realm == Realm::Machine { Depth::Single } else { Depth::Whole }
     }
 }
 

@@ -103,7 +103,7 @@ impl Service {
         let mut workshop = Workshop {
             binary: &station.binary,
             ids: &mut station.ids,
-            mode: station.machine.mode,
+            realm: station.machine.realm,
             hierarchies: &station.machine.hierarchies,
             disks: &station.machine.disks,
             warden: station.warden.drops(),

@@ -7,14 +7,13 @@ use rustix::fs::{FlockOperation, Mode as FileMode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Code, Error, Result};
-use crate::init::blueprint::Privileges;
 
 /// Ids that a sandbox has where it may have many: all that an image may name.
 pub const RANGE: u32 = 65_536;
 
 /// First id of the sandboxes of root hosts. Above what systemd gives to containers and below 2^31, where some
 /// programs take ids for negative numbers; the customary ranges of `/etc/subuid` are far below.
-const FIRST_ID: u32 = 0x7000_0000;
+pub const FIRST_ID: u32 = 0x7000_0000;
 /// Ranges are locked by the block, so that a host pays for a lock once in a while and not per sandbox.
 const RANGES_PER_BLOCK: u32 = 16;
 /// 4,080 sandboxes at once on one machine.
@@ -40,13 +39,6 @@ impl Mode {
             Mode::RangeRootless => "range-rootless",
             Mode::Single => "single",
             Mode::Nested => "nested",
-        }
-    }
-
-    pub fn privileges(self) -> Privileges {
-        match self {
-            Mode::RangeRoot | Mode::RangeRootless => Privileges::Range,
-            Mode::Single | Mode::Nested => Privileges::Single,
         }
     }
 }
@@ -91,6 +83,11 @@ impl Ids {
             Ids::Shared(map) => Ok(Hold { map: *map, block: None }),
             Ids::Leased(leases) => leases.take(),
         }
+    }
+
+    /// Whether layers must be mounted with the ids of their sandbox. Else they belong to them as they are.
+    pub fn need_mapped_layers(&self) -> bool {
+        matches!(self, Ids::Leased(_))
     }
 
     /// The id outside of root of every sandbox, where they share it and files are not idmapped.

@@ -47,6 +47,7 @@ pub mod sandbox;
 pub mod service;
 pub mod skeleton;
 pub mod start;
+pub mod trial;
 pub mod userns;
 pub mod warden;
 

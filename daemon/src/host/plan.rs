@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use serde_bytes::ByteBuf;
 
 use super::ids::Mode;
+use super::trial::Trial;
+use super::userns::Realm;
 use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
-use crate::init::blueprint::{Blueprint, Layout, RootPlan, Target, UpperPlan};
+use crate::init::blueprint::{Blueprint, Layout, Privileges, ProcPlan, RootPlan, Target, UpperPlan};
 use crate::limits::{MAX_ENV_BYTES, MAX_PATH_BYTES};
 use crate::message::{Create, Image, ImageKind, Limits, LimitsMode, Missing, Network, Owner, Upper, UpperKind};
 
@@ -31,6 +33,9 @@ const MAX_HOSTNAME_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     pub mode: Mode,
+    pub privileges: Privileges,
+    pub realm: Realm,
+    pub trial: Trial,
     /// Why it is not a better mode.
     pub missing: Vec<Missing>,
     pub hierarchies: Hierarchies,
@@ -81,7 +86,8 @@ pub fn plan(create: &Create<'_>, machine: &Machine) -> Result<Plan> {
     let blueprint = Blueprint {
         name: create.name.to_owned(),
         mode: machine.mode.name().to_owned(),
-        privileges: machine.mode.privileges(),
+        privileges: machine.privileges,
+        proc: if machine.trial.proc.is_none() { ProcPlan::Own } else { ProcPlan::Absent },
         unenforced,
         env: environment(create)?,
         workdir: workdir(create)?,

@@ -11,10 +11,11 @@ use rustix::net::{RecvFlags, SocketFlags};
 
 use super::birth::Binary;
 use super::clients::{Client, Role};
-use super::ids::{Ids, Mode};
+use super::ids::Ids;
 use super::plan::Machine;
 use super::runtime::Runtime;
 use super::sandbox::Sandbox;
+use super::userns::Realm;
 use super::warden::Warden;
 use crate::connection::{Connection, Received};
 use crate::error::{Code, Error, Result};
@@ -255,7 +256,7 @@ impl Service {
     /// In a user namespace of our own, root of the machine is one of the many who have no id here: then it is the
     /// directory of the socket, which nobody else may enter, that keeps those others out.
     fn admit(&mut self, stream: OwnedFd) {
-        let in_own_namespace = self.station.machine.mode != Mode::RangeRoot;
+        let in_own_namespace = self.station.machine.realm == Realm::UserNamespace;
         let may_come = |uid: Uid| {
             uid == rustix::process::geteuid() || uid.is_root() || (in_own_namespace && uid.as_raw() == OVERFLOW_ID)
         };

@@ -12,12 +12,13 @@ use serde_bytes::Bytes;
 
 use super::arguments::Arguments;
 use super::birth::Binary;
-use super::ids::{Ids, Leases, Mode};
+use super::ids::{Ids, Leases};
 use super::plan::Machine;
 use super::runtime::{self, Runtime};
 use super::service::{Service, Station};
 use super::skeleton;
-use super::userns;
+use super::trial;
+use super::userns::{self, Source};
 use super::warden::Warden;
 use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
@@ -80,7 +81,9 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     super::leave_terminal()?;
     raise_limits()?;
     let signals = take_signals()?;
-    let standing = userns::enter(arguments.mode)?;
+    let mut standing = userns::enter(arguments.mode)?;
+    let trial = trial::run(standing.sample(), standing.realm)?;
+    standing.adjust(&trial, arguments.mode)?;
     let binary = Binary::seal()?;
     let runtime = Runtime::create(&arguments.runtime_dir)?;
     let swept = runtime::sweep(&arguments.runtime_dir)?;
@@ -96,6 +99,9 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     let warden = Warden::start(&runtime)?;
     let machine = Machine {
         mode: standing.mode,
+        privileges: standing.privileges(),
+        realm: standing.realm,
+        trial,
         missing: standing.missing,
         hierarchies,
         skeleton: runtime.path.join("image"),
@@ -104,9 +110,9 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
         resolver: skeleton::resolver(&PathBuf::from("/")),
     };
     let listener = listen(&runtime)?;
-    let ids = match standing.mode {
-        Mode::RangeRoot => Ids::Leased(Leases::new(&runtime.ids())),
-        _ => Ids::Shared(standing.shared),
+    let ids = match standing.source {
+        Source::Machine => Ids::Leased(Leases::new(&runtime.ids())),
+        Source::Shared(map) => Ids::Shared(map),
     };
     Ok(Prepared { listener, client, signals, runtime, binary, ids, machine, warden, swept })
 }

@@ -12,7 +12,9 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 
 use super::ids::{IdMap, Mode, RANGE};
 use super::runtime::errno_of;
+use super::trial::Trial;
 use crate::error::{Code, Error, Result};
+use crate::init::blueprint::Privileges;
 use crate::init::mounts::last_errno;
 use crate::init::namespaces;
 use crate::message::Missing;
@@ -20,14 +22,36 @@ use crate::message::Missing;
 /// Where the set-user-ID helpers of shadow-utils may be. Not the client's PATH: they decide about ids.
 const HELPER_DIRECTORIES: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin"];
 
+/// What to do where this user, or this container, may not make namespaces.
+pub const REMEDY: &str = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, \
+                          kernel.apparmor_restrict_unprivileged_userns=0); in a container: --security-opt seccomp=unconfined \
+                          --security-opt apparmor=unconfined --security-opt systempaths=unconfined, or --privileged";
+
 /// What this process has become.
 #[derive(Debug)]
 pub struct Standing {
     pub mode: Mode,
-    /// The ids that all sandboxes share, for every mode but range-root.
-    pub shared: IdMap,
+    pub source: Source,
+    /// Whether we are root of the machine, or of some user namespace below it.
+    pub realm: Realm,
     /// Why it is not a better mode.
     pub missing: Vec<Missing>,
+}
+
+/// Where ids of sandboxes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A range of the machine's for each, with idmapped mounts.
+    Machine,
+    /// The same for all.
+    Shared(IdMap),
+}
+
+/// Of what we are root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Realm {
+    Machine,
+    UserNamespace,
 }
 
 /// Take the best standing that can be had, or the one that is wanted.
@@ -36,10 +60,9 @@ pub struct Standing {
 /// `unsupported` where the wanted mode, or any at all, cannot be had; with a remedy.
 pub fn enter(wanted: Option<Mode>) -> Result<Standing> {
     if is_root()? {
+        let ids = own_ids(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default());
         return match wanted {
-            None | Some(Mode::RangeRoot) => {
-                Ok(Standing { mode: Mode::RangeRoot, shared: IdMap { first: 0, count: 0 }, missing: Vec::new() })
-            }
+            None | Some(Mode::RangeRoot | Mode::Nested) => Ok(as_root(ids)),
             Some(mode) => refuse(&format!("root does not use mode {}: it has more ids than that", mode.name())),
         };
     }
@@ -71,7 +94,8 @@ fn unshare_between(ranges: Option<&Ranges>, wanted: Option<Mode>, missing: &mut 
                 let count = ranges.uids.count.min(ranges.gids.count).min(RANGE);
                 return Ok(Standing {
                     mode: Mode::RangeRootless,
-                    shared: IdMap { first: 1, count },
+                    source: Source::Shared(IdMap { first: 1, count }),
+                    realm: Realm::UserNamespace,
                     missing: std::mem::take(missing),
                 });
             }
@@ -85,7 +109,12 @@ fn unshare_between(ranges: Option<&Ranges>, wanted: Option<Mode>, missing: &mut 
         }
     }
     map_own_ids(own)?;
-    Ok(Standing { mode: Mode::Single, shared: IdMap { first: 0, count: 1 }, missing: std::mem::take(missing) })
+    Ok(Standing {
+        mode: Mode::Single,
+        source: Source::Shared(IdMap { first: 0, count: 1 }),
+        realm: Realm::UserNamespace,
+        missing: std::mem::take(missing),
+    })
 }
 
 fn refuse<T>(why: &str) -> Result<T> {
@@ -97,6 +126,94 @@ fn is_root() -> Result<bool> {
     let held = capabilities(None).map_err(|errno| Error::system("look at the capabilities", errno))?;
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
     Ok(rustix::process::geteuid().is_root() && held.effective.contains(needed))
+}
+
+/// Root of the machine, or of a container with ids of its own.
+fn as_root(ids: u32) -> Standing {
+    if ids == u32::MAX {
+        return Standing { mode: Mode::RangeRoot, source: Source::Machine, realm: Realm::Machine, missing: Vec::new() };
+    }
+    let map = if ids > 1 { IdMap { first: 1, count: (ids - 1).min(RANGE) } } else { IdMap { first: 0, count: 1 } };
+    let missing = Missing {
+        what: "range-root".to_owned(),
+        why: format!("this is root of a user namespace with {ids} ids, which all sandboxes share"),
+        remedy: "run outside of that container or namespace, or give it more ids".to_owned(),
+    };
+    Standing { mode: Mode::Nested, source: Source::Shared(map), realm: Realm::UserNamespace, missing: vec![missing] }
+}
+
+/// How many ids from 0 on a uid_map has; all of them outside of every user namespace.
+fn own_ids(uid_map: &str) -> u32 {
+    let first = uid_map.lines().next().map(|line| line.split_whitespace().collect::<Vec<_>>()).unwrap_or_default();
+    match first.as_slice() {
+        ["0", "0", count] | ["0", _, count] => count.parse().unwrap_or(1),
+        _ => 1,
+    }
+}
+
+impl Standing {
+    /// Come down to what a trial says is possible.
+    ///
+    /// # Errors
+    /// `unsupported` where no sandbox can be had at all, or not the wanted mode.
+    pub fn adjust(&mut self, trial: &Trial, wanted: Option<Mode>) -> Result<()> {
+        if let Some(number) = trial.overlay {
+            return refuse(&format!(
+                "overlays in user namespaces do not work here ({}): Linux 5.11 has them",
+                text(number)
+            ));
+        }
+        if let Some(number) = trial.network {
+            return refuse(&format!("network namespaces cannot be made ({}); {REMEDY}", text(number)));
+        }
+        if let Some(number) = trial.proc {
+            self.mode = Mode::Nested;
+            self.missing.push(Missing {
+                what: "/proc".to_owned(),
+                why: format!("a /proc of its own is refused ({}): sandboxes have none", text(number)),
+                remedy: "in a container: --security-opt systempaths=unconfined, or --privileged".to_owned(),
+            });
+        }
+        if let (Source::Machine, Some(number)) = (self.source, trial.idmap) {
+            self.mode = Mode::Nested;
+            self.source = Source::Shared(IdMap { first: super::ids::FIRST_ID, count: RANGE });
+            self.missing.push(Missing {
+                what: "idmapped mounts".to_owned(),
+                why: format!(
+                    "the file system of /usr cannot be shown with other ids ({}): system files belong to nobody, and all \
+                     sandboxes share one range of ids",
+                    text(number)
+                ),
+                remedy: "ext4, xfs or btrfs on Linux 5.19; not the overlay of a container".to_owned(),
+            });
+        }
+        match wanted {
+            Some(Mode::Nested) => self.mode = Mode::Nested,
+            Some(mode) if mode != self.mode => {
+                let why = self.missing.last().map_or("", |missing| missing.why.as_str());
+                return refuse(&format!("mode {} cannot be had: {why}", mode.name()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ids of a sandbox, for the trial.
+    pub fn sample(&self) -> IdMap {
+        match self.source {
+            Source::Machine => IdMap { first: super::ids::FIRST_ID, count: RANGE },
+            Source::Shared(map) => map,
+        }
+    }
+
+    /// What root of a sandbox may be given.
+    pub fn privileges(&self) -> Privileges {
+        if self.sample().count > 1 { Privileges::Range } else { Privileges::Single }
+    }
+}
+
+fn text(number: i32) -> String {
+    std::io::Error::from_raw_os_error(number).to_string()
 }
 
 /// One line of /etc/subuid or /etc/subgid.
@@ -189,11 +306,10 @@ fn map_own_ids(own: (u32, u32)) -> Result<()> {
 
 /// New user and mount namespaces, in which we are nobody yet.
 fn unshare() -> Result<()> {
-    namespaces::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|error| {
-        let remedy = "this user may not make user namespaces: set sysctl kernel.unprivileged_userns_clone=1, \
-                      user.max_user_namespaces above 0 and kernel.apparmor_restrict_unprivileged_userns=0; in a container: \
-                      --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined";
-        Error { code: Code::Unsupported, message: format!("{}; {remedy}", error.message).into(), ..error }
+    namespaces::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|error| Error {
+        code: Code::Unsupported,
+        message: format!("{}; {REMEDY}", error.message).into(),
+        ..error
     })
 }
 
@@ -274,6 +390,36 @@ mod tests {
         assert_eq!(subordinate(text, Some("ann"), 1000), Some(Subordinate { start: 300_000, count: 70_000 }));
         assert_eq!(subordinate(text, Some("ann"), 1), Some(Subordinate { start: 100_000, count: 65_536 }));
         assert_eq!(subordinate(text, None, 7), None);
+    }
+
+    /// Root of the machine has all ids; root of a container has what its map says; nonsense is one.
+    #[test]
+    fn a_map_tells_how_many_ids_there_are() {
+        assert_eq!(own_ids("         0          0 4294967295\n"), u32::MAX);
+        assert_eq!(own_ids("0 100000 65536\n65536 1 5\n"), 65_536);
+        assert_eq!(own_ids("0 1000 1\n"), 1);
+        assert_eq!(own_ids("5 1000 10\n"), 1);
+        assert_eq!(own_ids(""), 1);
+    }
+
+    /// What the trial refuses comes down to a declared mode, or to an error where nothing is left or it was not wanted.
+    #[test]
+    fn refusals_come_down_to_nested() {
+        let mut standing = as_root(u32::MAX);
+        standing.adjust(&Trial::default(), None).unwrap();
+        assert_eq!((standing.mode, standing.source), (Mode::RangeRoot, Source::Machine));
+        let no_idmap = Trial { idmap: Some(libc::EINVAL), ..Trial::default() };
+        assert_eq!(as_root(u32::MAX).adjust(&no_idmap, Some(Mode::RangeRoot)).unwrap_err().code, Code::Unsupported);
+        standing.adjust(&no_idmap, None).unwrap();
+        assert_eq!(standing.mode, Mode::Nested);
+        assert!(matches!(standing.source, Source::Shared(map) if map.count == RANGE));
+        assert_eq!(standing.missing.len(), 1);
+        let no_overlay = Trial { overlay: Some(libc::EPERM), ..Trial::default() };
+        assert_eq!(as_root(u32::MAX).adjust(&no_overlay, None).unwrap_err().code, Code::Unsupported);
+        let mut container = as_root(65_536);
+        container.adjust(&no_idmap, None).unwrap();
+        assert_eq!(container.source, Source::Shared(IdMap { first: 1, count: 65_535 }));
+        assert_eq!(as_root(1).privileges(), Privileges::Single);
     }
 
     /// Names come from the passwd file itself, since a static binary asks no name service.

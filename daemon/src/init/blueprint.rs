@@ -29,6 +29,7 @@ pub struct Blueprint {
     pub hostname: String,
     pub network: Network,
     pub root: RootPlan,
+    pub proc: ProcPlan,
     pub shm_bytes: u64,
     /// The processor limit as asked for, to be told by `usage`.
     pub cpu_limit_millis: Option<u64>,
@@ -46,6 +47,15 @@ pub enum Privileges {
     Range,
     /// One id: nothing that is executed gains a privilege.
     Single,
+}
+
+/// What is at /proc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcPlan {
+    Own,
+    /// Nothing: the container that we are in refuses a new one, and its own would show its processes.
+    Absent,
 }
 
 /// What the sandbox's root file system is made of.

@@ -50,7 +50,7 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
     let outer = outer::build(&blueprint, &parts)?;
     spans.mark("outer");
     parts.lowers.clear();
-    let first = episode::build(&blueprint, 0)?;
+    let first = episode::build(&blueprint, outer.proc.as_fd(), 0)?;
     spans.mark("episode");
     let groups = std::mem::take(&mut parts.group);
     let layout = blueprint.layout.group;

@@ -1,6 +1,6 @@
 //! One episode: what the commands of a sandbox see between two resets. Built from the outer namespace, and dropped whole.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use rustix::mount::{MountAttrFlags, MountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::base::{self, make_directory};
-use super::blueprint::{Blueprint, RootPlan, Target, UpperPlan};
+use super::blueprint::{Blueprint, ProcPlan, RootPlan, Target, UpperPlan};
 use super::mounts::{self, Depth, INERT};
 use super::namespaces;
 use super::outer::DEVICES;
@@ -54,12 +54,12 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    fn current(network: Network) -> Result<Self> {
-        let network = if network == Network::None { Some(namespaces::current("net")?) } else { None };
+    fn current(proc: BorrowedFd<'_>, network: Network) -> Result<Self> {
+        let network = if network == Network::None { Some(namespaces::current(proc, "net")?) } else { None };
         Ok(Spaces {
-            mounts: namespaces::current("mnt")?,
-            ipc: namespaces::current("ipc")?,
-            uts: namespaces::current("uts")?,
+            mounts: namespaces::current(proc, "mnt")?,
+            ipc: namespaces::current(proc, "ipc")?,
+            uts: namespaces::current(proc, "uts")?,
             network,
         })
     }
@@ -80,13 +80,13 @@ impl Episode {
 /// Build a new episode in new namespaces. The calling thread is in the outer namespace and shares its root with no other.
 ///
 /// `serial` is different for each episode of a sandbox; it names the upper where that is on disk.
-pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
+pub fn build(blueprint: &Blueprint, proc: BorrowedFd<'_>, serial: u64) -> Result<Episode> {
     let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
     if blueprint.network == Network::None {
         flags |= UnshareFlags::NEWNET;
     }
     namespaces::unshare(flags)?;
-    let spaces = Spaces::current(blueprint.network)?;
+    let spaces = Spaces::current(proc, blueprint.network)?;
     if blueprint.network == Network::None {
         namespaces::raise_loopback()?;
     }
@@ -96,7 +96,7 @@ pub fn build(blueprint: &Blueprint, serial: u64) -> Result<Episode> {
         RootPlan::Bare => (None, Vec::new()),
         RootPlan::Overlay { targets, upper, read_only } => {
             let (upper, uppers) = mount_overlays(targets, *upper, serial)?;
-            place_furniture(blueprint.shm_bytes)?;
+            place_furniture(blueprint)?;
             if *read_only {
                 seal_root(targets).map_err(|errno| Error::system("make the root read-only", errno))?;
             }
@@ -186,9 +186,11 @@ fn mount_upper(plan: UpperPlan, serial: u64) -> Result<OwnedFd> {
 }
 
 /// /proc and /sys from the outer namespace, and a /dev of the episode's own.
-fn place_furniture(shm_bytes: u64) -> Result<()> {
+fn place_furniture(blueprint: &Blueprint) -> Result<()> {
     let failed = |errno| Error::system("place /proc, /sys and /dev", errno);
-    mounts::relocate(c"/proc", c"/r/proc").map_err(failed)?;
+    if blueprint.proc == ProcPlan::Own {
+        mounts::relocate(c"/proc", c"/r/proc").map_err(failed)?;
+    }
     mounts::relocate(c"/sys", c"/r/sys").map_err(failed)?;
     let dev = mounts::new_filesystem("tmpfs", &DEV_OPTIONS, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     mounts::attach(&dev, c"/r/dev").map_err(failed)?;
@@ -200,7 +202,7 @@ fn place_furniture(shm_bytes: u64) -> Result<()> {
     for (name, target) in DEV_LINKS {
         rustix::fs::symlinkat(target, &dev, name).map_err(failed)?;
     }
-    place_dev_filesystems(shm_bytes)
+    place_dev_filesystems(blueprint.shm_bytes)
 }
 
 fn place_dev_filesystems(shm_bytes: u64) -> Result<()> {

@@ -13,6 +13,7 @@ pub mod confinement;
 pub mod episode;
 pub mod handover;
 mod layout;
+pub mod look;
 pub mod mounts;
 pub mod namespaces;
 pub mod outer;

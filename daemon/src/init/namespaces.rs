@@ -8,9 +8,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use super::mounts::last_errno;
 use crate::error::{Error, Result};
 
-/// The calling thread's present namespace of a kind: `mnt`, `net`, `ipc`, `uts`.
-pub fn current(kind: &str) -> Result<OwnedFd> {
-    rustix::fs::open(format!("/proc/thread-self/ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+/// The calling thread's present namespace of a kind: `mnt`, `net`, `ipc`, `uts`. `proc` is a /proc that knows the thread.
+pub fn current(proc: BorrowedFd<'_>, kind: &str) -> Result<OwnedFd> {
+    rustix::fs::openat(proc, format!("thread-self/ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::system(&format!("open the {kind} namespace"), errno))
 }
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::base;
-use super::blueprint::{Blueprint, Parts, RootPlan, Target};
+use super::blueprint::{Blueprint, Parts, ProcPlan, RootPlan, Target};
 use super::mounts::{self, Depth, INERT};
 use crate::error::{Error, Result};
 
@@ -41,6 +41,8 @@ const SYSTEM_PARTS: [&str; 3] = ["devices/system/cpu", "devices/system/node", "k
 pub struct Outer {
     /// To come back to it at a reset.
     pub namespace: OwnedFd,
+    /// A /proc in which we can be found. Nothing is masked in it.
+    pub proc: OwnedFd,
     /// Its root directory, from which the image can be seen at any time.
     pub root: OwnedFd,
 }
@@ -48,10 +50,10 @@ pub struct Outer {
 /// Leave the host's mounts for a namespace that holds only what `blueprint` and `parts` give.
 pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
     mounts::isolate_propagation()?;
-    let furniture = Furniture::gather()?;
+    let furniture = Furniture::gather(blueprint.proc)?;
     enter_empty_root()?;
     make_directories(&["l", "l/base", "proc", "sys", "dev", "disk", "u", "r"])?;
-    furniture.place()?;
+    let proc = furniture.place()?;
     match &blueprint.root {
         RootPlan::Bare => attach(parts.lowers.first(), c"/r")?,
         RootPlan::Overlay { targets, .. } => {
@@ -60,9 +62,13 @@ pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
             attach(parts.disk.as_ref(), c"/disk")?;
         }
     }
-    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Error::system("open the outer root", errno))?;
-    Ok(Outer { namespace: super::namespaces::current("mnt")?, root })
+    let root = open_directory("/")?;
+    Ok(Outer { namespace: super::namespaces::current(proc.as_fd(), "mnt")?, proc, root })
+}
+
+fn open_directory(path: &str) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Error::at_path("open a directory", errno, path.as_bytes()))
 }
 
 fn attach(mount: Option<&OwnedFd>, path: &CStr) -> Result<()> {
@@ -74,14 +80,19 @@ fn attach(mount: Option<&OwnedFd>, path: &CStr) -> Result<()> {
 /// Mounts taken while the host's own are still in sight, since a new /proc may only be mounted beside a visible one.
 #[derive(Debug)]
 struct Furniture {
+    /// A mount to be attached, or the directory of one that stays where it is.
     proc: OwnedFd,
+    proc_plan: ProcPlan,
     devices: Vec<(&'static str, OwnedFd)>,
     system: Vec<(&'static str, OwnedFd)>,
 }
 
 impl Furniture {
-    fn gather() -> Result<Self> {
-        let proc = mounts::new_filesystem("proc", &[], INERT)?;
+    fn gather(proc_plan: ProcPlan) -> Result<Self> {
+        let proc = match proc_plan {
+            ProcPlan::Own => mounts::new_filesystem("proc", &[], INERT)?,
+            ProcPlan::Absent => open_directory("/proc")?,
+        };
         let mut devices = Vec::new();
         for name in DEVICES {
             let path = format!("/dev/{name}");
@@ -97,20 +108,23 @@ impl Furniture {
                 Err(errno) => return Err(Error::at_path("take a part of /sys", errno, part.as_bytes())),
             }
         }
-        Ok(Furniture { proc, devices, system })
+        Ok(Furniture { proc, proc_plan, devices, system })
     }
 
-    /// Attach everything in the new root, masked and read-only where it must be.
-    fn place(self) -> Result<()> {
+    /// Attach everything in the new root, masked and read-only where it must be. Gives /proc.
+    fn place(self) -> Result<OwnedFd> {
         let place = |errno| Error::system("attach devices", errno);
         for (name, device) in &self.devices {
             let path = format!("/dev/{name}");
             mounts::make_mount_point(path.as_str()).map_err(place)?;
             mounts::attach(device, path.as_str()).map_err(place)?;
         }
-        mounts::attach(&self.proc, c"/proc").map_err(|errno| Error::system("attach /proc", errno))?;
-        mask_proc()?;
-        place_system(&self.system).map_err(|errno| Error::system("attach /sys", errno))
+        if self.proc_plan == ProcPlan::Own {
+            mounts::attach(&self.proc, c"/proc").map_err(|errno| Error::system("attach /proc", errno))?;
+            mask_proc()?;
+        }
+        place_system(&self.system).map_err(|errno| Error::system("attach /sys", errno))?;
+        Ok(self.proc)
     }
 }
 

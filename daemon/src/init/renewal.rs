@@ -4,18 +4,20 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Dir, Mode, OFlags, StatVfs, openat};
+use rustix::fs::{Mode, OFlags, StatVfs, openat};
 use rustix::io::Errno;
 
 use super::blueprint::{Blueprint, RootPlan, UpperPlan};
 use super::episode::{self, Episode};
+use super::look::{Inodes, Look, own_upper};
 use super::outer::Outer;
 use super::spare::Spare;
 use super::{boot, handover, mounts, namespaces};
 use crate::cgroup::{Freezer, Whole};
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
-use crate::message::{Network, UsageReply, Verified};
+use crate::message::UsageReply;
+use crate::process::table;
 use crate::removal;
 use crate::sandbox::{self, Hooks};
 
@@ -49,28 +51,10 @@ pub struct Kept {
     pub lock: Option<OwnedFd>,
 }
 
-/// What can be seen of an episode that nothing has run in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Look {
-    /// Names at the top of each upper, and what the upper's file system holds where it is the sandbox's own.
-    uppers: Vec<Vec<Vec<u8>>>,
-    inodes: Option<u64>,
-    /// Mount points with their kinds and options.
-    mounts: Vec<String>,
-    hostname: Vec<u8>,
-}
-
-/// Namespaces of this process by inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Spaces {
-    ipc: u64,
-    net: u64,
-}
-
 impl Renewal {
     /// For the sandbox whose first episode is `first`.
     pub fn new(blueprint: Blueprint, kept: Kept, first: Episode) -> Result<Self> {
-        let fresh = Look::at(&blueprint, &first)?;
+        let fresh = Look::at(&blueprint, &first, kept.outer.proc.as_fd())?;
         let blueprint = Arc::new(blueprint);
         Ok(Renewal { blueprint, kept, episode: first, former: None, spare: None, serial: 0, fresh })
     }
@@ -145,7 +129,8 @@ impl Hooks for Renewal {
             return Err(Error::new(Code::Unsupported, "a bare sandbox has nothing to go back to"));
         }
         let changed_bytes = self.upper_bytes();
-        let before = Spaces::current()?;
+        let proc = self.kept.outer.proc.as_fd();
+        let before = Inodes::current(proc)?;
         let fresh = match self.spare.take() {
             Some(spare) => {
                 let fresh = spare.finish()?;
@@ -155,11 +140,13 @@ impl Hooks for Renewal {
             None => {
                 namespaces::enter_mounts(self.kept.outer.namespace.as_fd())?;
                 let serial = self.next_serial();
-                episode::build(&self.blueprint, serial)?
+                episode::build(&self.blueprint, self.kept.outer.proc.as_fd(), serial)?
             }
         };
         self.former = Some(std::mem::replace(&mut self.episode, fresh));
-        let verified = self.verify(before)?;
+        let (proc, network) = (self.kept.outer.proc.as_fd(), self.blueprint.network);
+        let look = Look::at(&self.blueprint, &self.episode, proc)?;
+        let verified = look.compare(&self.fresh, before, Inodes::current(proc)?, network);
         Ok(sandbox::Episode { root: boot::duplicate(&self.episode.root)?, changed_bytes, verified })
     }
 
@@ -174,7 +161,7 @@ impl Hooks for Renewal {
         let limit = self.own_upper().map(|usage| usage.f_blocks * usage.f_frsize);
         UsageReply {
             id: 0,
-            cpu_us: None,
+            cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
             memory_bytes: group.memory_bytes,
             memory_peak_bytes: group.memory_peak_bytes,
             memory_limit_bytes: group.memory_limit_bytes,
@@ -192,75 +179,27 @@ impl Hooks for Renewal {
     }
 }
 
-impl Renewal {
-    fn verify(&self, before: Spaces) -> Result<Verified> {
-        let look = Look::at(&self.blueprint, &self.episode)?;
-        let now = Spaces::current()?;
-        Ok(Verified {
-            processes: false,
-            files: look.uppers == self.fresh.uppers && look.inodes == self.fresh.inodes,
-            mounts: look.mounts == self.fresh.mounts,
-            ipc: now.ipc != before.ipc,
-            hostname: look.hostname == self.fresh.hostname,
-            network: self.blueprint.network == Network::Host || now.net != before.net,
-        })
-    }
-}
-
-impl Look {
-    fn at(blueprint: &Blueprint, episode: &Episode) -> Result<Self> {
-        let failed = |errno| Error::system("look at the episode", errno);
-        let mut uppers = Vec::with_capacity(episode.uppers.len());
-        for (_, upper) in &episode.uppers {
-            uppers.push(names(upper).map_err(failed)?);
-        }
-        let mounts = if episode.upper.is_some() { mount_lines()? } else { Vec::new() };
-        let hostname = rustix::system::uname().nodename().to_bytes().to_vec();
-        let inodes = own_upper(blueprint, episode).map(|usage| usage.f_files - usage.f_ffree);
-        Ok(Look { uppers, inodes, mounts, hostname })
-    }
-}
-
-impl Spaces {
-    fn current() -> Result<Self> {
-        let inode = |kind: &str| {
-            rustix::fs::stat(format!("/proc/self/ns/{kind}"))
-                .map(|space| space.st_ino)
-                .map_err(|errno| Error::system("look at a namespace", errno))
-        };
-        Ok(Spaces { ipc: inode("ipc")?, net: inode("net")? })
-    }
-}
-
 /// The directory that holds the uppers on disk.
 fn open_disk(outer: &Outer) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(&outer.root, "disk", flags, Mode::empty()).map_err(|errno| Error::system("open the disk", errno))
 }
 
-/// Numbers of the upper's file system, where that is the sandbox's own.
-fn own_upper(blueprint: &Blueprint, episode: &Episode) -> Option<StatVfs> {
-    match blueprint.root {
-        RootPlan::Overlay { upper: UpperPlan::Tmpfs { .. }, .. } => rustix::fs::fstatvfs(episode.upper.as_ref()?).ok(),
-        _ => None,
-    }
+/// Processor time of everything that ran or runs in the sandbox but the init itself: every orphan becomes its child, so
+/// nothing that has died is missing.
+fn processor_us() -> u64 {
+    const TICK_US: u64 = 10_000; // USER_HZ is 100 on every Linux
+    let alive = table::scan().into_iter().filter(|entry| entry.pid != 1).map(|entry| entry.ticks.0 + entry.ticks.1);
+    dead_children_us() + alive.sum::<u64>() * TICK_US
 }
 
-fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// What is mounted, without the numbers that differ from mount to mount.
-fn mount_lines() -> Result<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| Error::system("list the mounts", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-    Ok(text.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect())
+fn dead_children_us() -> u64 {
+    // SAFETY: all zeroes is a valid `rusage`, which the call fills in.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let us = |time: libc::timeval| u64::try_from(time.tv_sec * 1_000_000 + time.tv_usec).unwrap_or(0);
+    us(usage.ru_utime) + us(usage.ru_stime)
 }

@@ -26,10 +26,10 @@ impl Spare {
     /// Start to build the episode `serial`.
     pub fn start(blueprint: &Arc<Blueprint>, outer: &Outer, serial: u64) -> Result<Self> {
         let blueprint = Arc::clone(blueprint);
-        let namespace = boot::duplicate(&outer.namespace)?;
+        let (namespace, proc) = (boot::duplicate(&outer.namespace)?, boot::duplicate(&outer.proc)?);
         let thread = std::thread::Builder::new()
             .stack_size(STACK_BYTES)
-            .spawn(move || build(&blueprint, &namespace, serial))
+            .spawn(move || build(&blueprint, &namespace, &proc, serial))
             .map_err(|error| Error::system("start a thread", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         Ok(Spare { thread })
     }
@@ -41,8 +41,8 @@ impl Spare {
 }
 
 /// In the thread, which has a root and a directory of its own.
-fn build(blueprint: &Blueprint, outer: &OwnedFd, serial: u64) -> Result<Episode> {
+fn build(blueprint: &Blueprint, outer: &OwnedFd, proc: &OwnedFd, serial: u64) -> Result<Episode> {
     namespaces::unshare(UnshareFlags::FS)?;
     namespaces::enter_mounts(outer.as_fd())?;
-    episode::build(blueprint, serial)
+    episode::build(blueprint, proc.as_fd(), serial)
 }
