@@ -295,6 +295,12 @@ _WRITE_HINTS = {
     errno.EACCES: "choose a folder that you may write to",
     errno.EROFS: "choose a folder on a writable file system",
     errno.ENOENT: "make the folder first",
+    errno.EEXIST: "a file has that name: choose another",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another place",
+    errno.EISDIR: "a folder has that name: choose another",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EIO: "check that disk, or choose another: what is there stays",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 

@@ -183,6 +183,28 @@ def test_whole_file_is_old_or_new(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", b"new")]
 
 
+def test_where_nothing_can_be_written_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the half-written file cannot be removed either, as on a file system that became read-only."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(WriteFailed, match=r"cannot write .*/f: Read-only") as caught:
+        write_whole(tmp_path / "f", b"new")
+    assert "writable" in caught.value.hint
+
+
+def test_a_file_in_the_place_of_the_folder_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """Or somewhere above it."""
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file/run"):
+        with pytest.raises(WriteFailed, match="cannot write") as caught:
+            RunStore(folder, {})
+        assert "choose another" in caught.value.hint
+
+
 def test_lost_rollouts_are_counted_apart_from_rewards() -> None:
     """They are in no average; a group of only lost ones has no mean at all."""
     mixed, lost = group_results([_result("a", 1), LOST, _result("a", 0)])

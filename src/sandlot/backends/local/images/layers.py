@@ -72,17 +72,19 @@ class LayerReader:
             yield self._entry(member, path)
 
     def _parents(self, parent: bytes) -> Iterator[Entry]:
-        """Directories that the layer uses without naming them."""
-        if not parent or parent in self._dirs:
-            return
-        if hash(parent) in self._others:
-            raise Malformed(f"a name below something that is no directory, {parent!r}")
-        yield from self._parents(parent.rpartition(b"/")[0])
-        self.leans_on_lower = True
-        lower = self.parent_mode(parent)
-        mode = _DEFAULT_DIR_MODE if lower is None else lower
-        self._dirs[parent] = mode
-        yield Entry(id=0, path=parent, kind="dir", mode=mode, uid=0, gid=0)
+        """Directories that the layer uses without naming them, each before what is in it."""
+        unnamed: list[bytes] = []
+        while parent and parent not in self._dirs:
+            if hash(parent) in self._others:
+                raise Malformed(f"a name below something that is no directory, {parent!r}")
+            unnamed.append(parent)
+            parent = parent.rpartition(b"/")[0]
+        for path in reversed(unnamed):
+            self.leans_on_lower = True
+            lower = self.parent_mode(path)
+            mode = _DEFAULT_DIR_MODE if lower is None else lower
+            self._dirs[path] = mode
+            yield Entry(id=0, path=path, kind="dir", mode=mode, uid=0, gid=0)
 
     def _marker(self, path: bytes, parent: bytes, name: bytes) -> Entry:
         if name == _OPAQUE:

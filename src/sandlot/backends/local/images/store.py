@@ -18,7 +18,7 @@ from sandlot.backends.local.images.cache import LayerCache, LayerKey, directory_
 from sandlot.backends.local.images.layers import LayerReader
 from sandlot.backends.local.images.reference import Reference, parse
 from sandlot.backends.local.images.tarstream import Malformed
-from sandlot.errors import Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
+from sandlot.errors import BadRequest, Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
 from sandlot.limits import MAX_LAYER_BYTES, MAX_LAYER_INODES
 from sandlot.protocol.requests import Entry
 from sandlot.sandbox.trees import Item, Piece
@@ -185,7 +185,8 @@ class ImageStore:
                 if isinstance(error, SandboxNoSpace):
                     hint = "free some, or name another place with SANDLOT_CACHE"
                     raise Capacity(f"no room to unpack layer {layer.digest} below {self._path}", hint=hint) from error
-                if isinstance(error, SandboxFileError):
+                # What is asked of the daemon here is the layer's own wish, so also a request that makes no sense is.
+                if isinstance(error, (SandboxFileError, BadRequest)):
                     raise Malformed(f"layer {layer.digest} cannot be unpacked: {error}") from error
                 raise
         self._cache.publish(key, leans_on_lower=reader.leans_on_lower)

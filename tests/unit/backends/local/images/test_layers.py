@@ -127,3 +127,12 @@ def test_data_of_members_that_are_left_out_is_left_out() -> None:
         ]
     )
     assert [item for item in found if isinstance(item, Data)] == [Data(0, b"a")]
+
+
+def test_a_deep_name_costs_no_recursion() -> None:
+    """As deep as a path can be, with no directory of it named before."""
+    deep = b"d/" * 2000 + b"f"
+    found = entries([Member(deep, "file")], reader(limit=5000))
+    assert len(found) == 2001
+    assert kinds(found)[:2] == [(b"d", "dir"), (b"d/d", "dir")]
+    assert kinds(found)[-1] == (deep, "file")

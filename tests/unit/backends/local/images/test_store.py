@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandlot.backends.local.images.store import Image, ImageStore, Unpacked
-from sandlot.errors import Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace, SandlotError
+from sandlot.errors import BadRequest, Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace, SandlotError
 from sandlot.sandbox.trees import Item, Piece
 from tests.unit.backends.local.images.layouts import Layout, archive, tar
 
@@ -187,6 +187,7 @@ async def test_what_a_killed_process_left_is_cleared(trees: Trees, cache: Path, 
     [
         (SandboxNoSpace("no space left"), Capacity, "no room to unpack"),
         (SandboxFileError("not a directory", path="a/b", number=errno.ENOTDIR), ImageInvalid, "cannot be unpacked"),
+        (BadRequest("a hard link to no file of this transfer"), ImageInvalid, "cannot be unpacked"),
     ],
 )
 async def test_a_failed_write_leaves_nothing(
