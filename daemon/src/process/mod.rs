@@ -1,5 +1,6 @@
 //! Processes of commands: what to execute, how it is started, how its end is learnt.
 
+pub mod arguments;
 pub mod driver;
 pub mod input;
 pub mod program;

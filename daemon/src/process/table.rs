@@ -1,11 +1,7 @@
-//! The process table, from `/proc`: names and arguments in it are the sandbox's own words.
+//! The process table, from `/proc`: names in it are the sandbox's own words.
+//!
+//! Only what the kernel tells without looking into a process's memory is read here (see [`super::arguments`]).
 
-use std::io::Read;
-
-use serde_bytes::ByteBuf;
-
-/// Arguments told of one process.
-const MAX_ARGV_BYTES: u64 = 4096;
 /// Processes told of in one answer, so that it fits its frame with the longest arguments.
 pub const MAX_PROCESSES: usize = 400;
 
@@ -81,21 +77,6 @@ pub fn ticks_now() -> u64 {
 /// Clock ticks as microseconds.
 pub fn ticks_to_us(ticks: u64) -> u64 {
     ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
-}
-
-/// The arguments of a process, cut to what is told of them.
-pub fn argv(pid: u32) -> Vec<ByteBuf> {
-    let mut bytes = Vec::new();
-    let Ok(file) = std::fs::File::open(format!("/proc/{pid}/cmdline")) else { return Vec::new() };
-    if file.take(MAX_ARGV_BYTES).read_to_end(&mut bytes).is_err() {
-        return Vec::new();
-    }
-    let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    if text.is_empty() {
-        Vec::new()
-    } else {
-        text.split(|byte| *byte == 0).map(|item| ByteBuf::from(item.to_vec())).collect()
-    }
 }
 
 /// The user that a process acts as.

@@ -20,6 +20,7 @@ impl Server {
     /// Everything that could keep the old root busy or leak into the next episode goes; results only by choice.
     pub(crate) fn forget_episode(&mut self, keep_results: bool) {
         self.end_transfers();
+        self.arguments.join();
         self.sinks.clear();
         self.forget_shells();
         self.spawner.sweep();

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::cgroup::Leaf;
 use crate::commands::{Commands, Number};
+use crate::process::arguments::Arguments;
 use crate::process::program::Environment;
 use crate::process::reaper::Reaper;
 use crate::process::spawn::Spawner;
@@ -124,6 +125,7 @@ pub(crate) struct Server {
     pub children: HashMap<u32, Child>,
     sinks: Sinks,
     pub transfers: Transfers,
+    pub arguments: Arguments,
     parking: Parking,
     pub shells: Shells,
     /// Commands that are dead while their tree is still dying.
@@ -168,6 +170,7 @@ impl Server {
             children: HashMap::new(),
             sinks: Sinks::default(),
             transfers,
+            arguments: Arguments::default(),
             parking: Parking::default(),
             shells: Shells::default(),
             lingering: Vec::new(),

@@ -15,23 +15,23 @@ impl Server {
     }
 
     /// Every process but the daemon's own, each with the command it came from where that can be told.
-    pub(crate) fn list_processes(&self) -> Vec<ProcessEntry> {
+    pub(crate) fn list_processes(&mut self) -> Vec<ProcessEntry> {
         let entries = table::scan();
-        let keys = self.keys_by_pid();
         let own = std::process::id();
         let foreign = entries.iter().filter(|entry| entry.pid != own && !self.is_own(entry));
-        foreign
-            .take(MAX_PROCESSES)
-            .map(|entry| ProcessEntry {
-                pid: entry.pid,
-                ppid: entry.ppid,
-                uid: table::uid(entry.pid),
-                state: entry.state.to_string(),
-                name: entry.name.clone(),
-                argv: table::argv(entry.pid),
-                key: find_key(entry, &entries, &keys).map(str::to_owned),
-            })
-            .collect()
+        let told: Vec<&Entry> = foreign.take(MAX_PROCESSES).collect();
+        let arguments = self.arguments.read(told.iter().map(|entry| entry.pid));
+        let keys = self.keys_by_pid();
+        let process = |(entry, argv): (&Entry, _)| ProcessEntry {
+            pid: entry.pid,
+            ppid: entry.ppid,
+            uid: table::uid(entry.pid),
+            state: entry.state.to_string(),
+            name: entry.name.clone(),
+            argv,
+            key: find_key(entry, &entries, &keys).map(str::to_owned),
+        };
+        told.into_iter().zip(arguments).map(process).collect()
     }
 
     fn keys_by_pid(&self) -> HashMap<u32, &str> {
