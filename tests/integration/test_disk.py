@@ -32,6 +32,15 @@ async def test_an_upper_on_disk_lies_below_the_cache_and_goes_with_its_sandbox(c
     assert list((cache / "disk").iterdir()) == []
 
 
+async def test_a_sandbox_with_an_upper_on_disk_is_reset(cache: Path) -> None:
+    """What it wrote is gone; how much that was is not known."""
+    async with sandlot.local(cache=cache) as provider, await provider.create(SPEC) as box:
+        assert (await box.exec("echo 1 > /root/f")).ok
+        report = await box.reset()
+        assert (report.clean, report.changed_bytes) == (True, None)
+        assert (await box.exec("ls /root/f")).exit_code != 0
+
+
 async def test_a_killed_host_leaves_no_upper(cache: Path) -> None:
     """Its warden removes them."""
     backend = LocalBackend(cache=cache)

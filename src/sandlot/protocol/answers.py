@@ -184,7 +184,7 @@ class Verified(Struct, frozen=True):
 class ResetOk(Ok, frozen=True, tag="ok"):
     verified: Verified
     killed: U63 = 0
-    changed_bytes: U63 = 0
+    changed_bytes: U63 | None = None
     took_us: U63 = 0
 
 

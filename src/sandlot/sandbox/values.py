@@ -86,8 +86,8 @@ class ResetReport:
     """Which of processes, files, mounts, ipc, hostname, network are not clean."""
     killed: int
     """Processes."""
-    changed_bytes: int
-    """What the episode had written."""
+    changed_bytes: int | None
+    """What the episode had written. None: it lay on a disk that others write to as well, where nobody counts it."""
     took_s: float
 
 
