@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use crate::cgroup::Leaf;
 use crate::error::{Code, Error, Result};
@@ -17,7 +17,8 @@ use crate::message::{Kill, Mode};
 use crate::output::Store;
 use crate::process::input::Input;
 use crate::process::reaper::{Death, Ending};
-use crate::process::spawn::Report;
+use crate::process::spawn::{Report, Spawned};
+use crate::process::tree::{self, Tree};
 
 /// A command's name inside the daemon, never used twice.
 pub type Number = u64;
@@ -45,6 +46,24 @@ pub struct Command {
     pub spawn_us: u64,
     /// The client wants no result: it goes when it is over.
     pub forgotten: bool,
+    /// Kept while it is uncertain whether the shell that waited for it has got it.
+    pub handed: Option<Handed>,
+}
+
+/// A script given to a shell that had waited.
+#[derive(Debug)]
+pub struct Handed {
+    /// Our end of what it went through.
+    pub channel: OwnedFd,
+    pub script: Vec<u8>,
+    pub cwd: OwnedFd,
+}
+
+impl Handed {
+    /// The shell died before it had read the script, killed for a reason older than the command: nothing was run.
+    pub fn was_unread(&self) -> bool {
+        matches!(rustix::net::sockopt::socket_error(&self.channel), Ok(Err(Errno::CONNRESET)))
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +79,7 @@ pub enum State {
 pub struct Process {
     pub pid: u32,
     pub report: Arc<Report>,
-    pub leaf: Option<Leaf>,
+    pub tree: Tree,
     /// When its tree was told to die.
     pub killed: Option<Instant>,
     /// It is dead and reaped; its tree may not be.
@@ -147,53 +166,38 @@ impl Command {
 }
 
 impl Process {
+    pub fn new(spawned: &Spawned, leaf: Option<Leaf>) -> Self {
+        let tree = match (&spawned.keeper, leaf) {
+            (None, Some(leaf)) => Tree::Leaf(leaf),
+            (keeper, leaf) => Tree::Kept { keeper: keeper.as_ref().map_or(spawned.pid, |keeper| keeper.pid), leaf },
+        };
+        Process { pid: spawned.pid, report: Arc::clone(&spawned.report), tree, killed: None, death: None }
+    }
+
     pub fn signal_leader(&self, signal: Signal) -> rustix::io::Result<()> {
         // While it is not reaped, its pid is nobody else's.
-        match (self.death, pid_of(self.pid)) {
-            (None, Some(pid)) => rustix::process::kill_process(pid, signal),
+        match (self.death, tree::pid_of(self.pid)) {
+            (None, Some(pid)) => tree::kill(pid, signal),
             _ => Ok(()),
         }
     }
 
     /// The leader leads a session and a group of its own.
     pub fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
-        match (self.death, pid_of(self.pid)) {
-            (None, Some(pid)) => ignore_nobody(rustix::process::kill_process_group(pid, signal)),
+        match (self.death, tree::pid_of(self.pid)) {
+            (None, Some(pid)) => tree::kill_group(pid, signal),
             _ => Ok(()),
         }
     }
 
-    /// Every process that the command has started.
-    pub fn signal_tree(&self, signal: Signal) -> rustix::io::Result<()> {
-        let Some(leaf) = &self.leaf else { return self.signal_group(signal) };
-        for pid in leaf.pids().into_iter().filter_map(pid_of) {
-            ignore_nobody(rustix::process::kill_process(pid, signal))?;
-        }
-        Ok(())
-    }
-
     pub fn kill_tree(&mut self) -> rustix::io::Result<()> {
         self.killed.get_or_insert_with(Instant::now);
-        match &self.leaf {
-            Some(leaf) => leaf.kill(),
-            None => self.signal_group(Signal::KILL),
-        }
+        self.tree.kill()
     }
 
     /// Its tree was killed, and something of it is still there.
     pub fn is_tree_dying(&self) -> bool {
-        self.killed.is_some() && self.leaf.as_ref().is_some_and(Leaf::is_populated)
-    }
-}
-
-pub fn pid_of(pid: u32) -> Option<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw)
-}
-
-fn ignore_nobody(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
-    match result {
-        Err(Errno::SRCH) => Ok(()),
-        other => other,
+        self.killed.is_some() && self.tree.is_populated()
     }
 }
 
@@ -323,15 +327,16 @@ impl Commands {
         }
     }
 
-    /// Drop every result. Commands that still run stay.
-    pub fn drop_results(&mut self) {
-        let over: Vec<Number> =
-            self.iter().filter(|(_, command)| command.is_over()).map(|(number, _)| number).collect();
-        for number in over {
-            if let Some(command) = self.table.remove(&number) {
+    /// Drop every result. Commands that still run stay. Returns who still waited for one of them.
+    pub fn drop_results(&mut self) -> Vec<Watcher> {
+        let over: Vec<Number> = self.iter().filter(|(_, command)| command.is_over()).map(|(number, _)| number).collect();
+        let dropped = over.into_iter().filter_map(|number| self.table.remove(&number));
+        dropped
+            .filter_map(|command| {
                 self.by_key.remove(&command.key);
-            }
-        }
+                command.watcher
+            })
+            .collect()
     }
 }
 

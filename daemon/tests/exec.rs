@@ -330,3 +330,101 @@ fn orphans_leave_no_zombies() {
     let count = "sleep 0.2; cat /proc/[0-9]*/stat | grep -c ' Z ' || true";
     assert_eq!(client.run(count).out(), "0\n");
 }
+
+/// A command that leaves three busy processes: a child, one in a session of its own, one whose parents are gone.
+const THREE: &str = "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); echo ready; wait";
+
+fn sleepers(client: &mut support::Client) -> usize {
+    let processes = client.ask("processes", &[]);
+    let is_sleeper = |process: &&Value| support::Message((*process).clone()).bytes("name") == b"sleep";
+    processes.get("processes").as_array().unwrap().iter().filter(is_sleeper).count()
+}
+
+/// A timeout leaves nothing of the tree alive when its result comes; by choice it kills the first process alone.
+#[test]
+fn a_timeout_kills_the_tree_or_the_leader() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    let timeout = ("timeout_ms", Value::from(500));
+    let exit = client.run_with(THREE, std::slice::from_ref(&timeout));
+    assert_eq!((exit.flag("timed_out"), exit.out().as_str(), sleepers(&mut client)), (true, "ready\n", 0));
+    let exit = client.run_with(THREE, &[timeout, ("kill", "leader".into())]);
+    assert_eq!((exit.flag("timed_out"), sleepers(&mut client)), (true, 4));
+}
+
+/// A signal to the tree reaches every process of it.
+#[test]
+fn a_signal_to_the_tree_reaches_all() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    let id = client.begin_script(THREE, &[("mode", "stream".into())]);
+    while client.next_of(id).text("t") != "out" {}
+    while sleepers(&mut client) != 4 {}
+    let signal = [("key", Value::from("run 1")), ("signal", 15.into()), ("to", "tree".into())];
+    assert_eq!(client.ask("signal", &signal).text("t"), "ok");
+    assert_eq!(client.finish(id).number("signal"), 15);
+    while sleepers(&mut client) != 0 {}
+}
+
+/// Processes are told with the command they came from, and none of the daemon's own among them.
+#[test]
+fn processes_have_the_key_of_their_command() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    client.begin_script("sleep 1000 & setsid sleep 1000", &[("mode", "job".into())]);
+    while sleepers(&mut client) != 2 {}
+    let answer = client.ask("processes", &[]);
+    let processes = answer.get("processes").as_array().unwrap();
+    for process in processes {
+        let process = support::Message(process.clone());
+        assert_eq!(process.text("key"), "run 1", "{process:?}");
+        assert!(!process.bytes("name").starts_with(b"exec"), "{process:?}");
+    }
+    assert_eq!(processes.len(), 2 + usize::from(processes.len() == 3), "the shell may have become its last command");
+}
+
+/// After a quiesce nothing is left, and the commands that ran have ended with a signal.
+#[test]
+fn a_quiesce_leaves_nothing() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    let id = client.begin_script(THREE, &[("mode", "stream".into())]);
+    while client.next_of(id).text("t") != "out" {}
+    while sleepers(&mut client) != 4 {}
+    let found = client.ask("quiesce", &[("how", "kill".into())]);
+    assert!(found.get("processes").as_array().unwrap().len() >= 4);
+    assert_eq!((client.finish(id).number("signal"), sleepers(&mut client)), (9, 0));
+}
+
+fn has_state(client: &mut support::Client, name: &[u8], state: &str) -> bool {
+    let answer = client.ask("processes", &[]);
+    let mut processes = answer.get("processes").as_array().unwrap().iter().cloned().map(support::Message);
+    processes.any(|process| process.bytes("name") == name && process.text("state") == state)
+}
+
+/// A reset ends what runs, forgets results unless told to keep them, and the sandbox serves on.
+#[test]
+fn a_reset_begins_anew() {
+    let sandbox = Sandbox::start();
+    let mut client = sandbox.open();
+    let stuck = client.begin_script("head -c 3000000 /dev/zero; sleep 1000", &[("mode", "stream".into())]);
+    assert_eq!(client.next_of(stuck).text("t"), "started");
+    let mut received = 0;
+    while received < 1_048_576 {
+        received += client.next_of(stuck).bytes("d").len();
+    }
+    // With its window and its pipe full it sleeps.
+    while !has_state(&mut client, b"head", "S") {}
+    let kept = client.begin("exec", &[("key", "kept".into()), ("script", bin("exit 5"))]);
+    assert_eq!(client.finish(kept).code(), Some(5));
+    let done = client.ask("reset", &[("keep_results", true.into())]);
+    assert!(Value::from(true) == done.end("verified").get("processes").clone(), "{done:?}");
+    let again = client.begin("attach", &[("key", "kept".into())]);
+    assert_eq!(client.finish(again).code(), Some(5));
+    let done = client.ask("reset", &[]);
+    assert_eq!(done.text("t"), "ok");
+    assert_eq!(client.ask("attach", &[("key", "kept".into())]).text("code"), "no_such_key");
+    let end = client.finish(stuck);
+    assert_eq!((end.text("t"), end.text("code")), ("error", "cancelled"), "its output is gone, and so it is said");
+    assert_eq!(client.run("echo fine").out(), "fine\n");
+}

@@ -237,6 +237,11 @@ impl Leaf {
         &self.enter
     }
 
+    /// Whether it can tell who belongs to one command: the group itself cannot.
+    pub fn holds_tree(&self) -> bool {
+        !self.name.is_empty()
+    }
+
     /// Kill everything in it, at once where the kernel offers that (Linux 5.14, unified hierarchy).
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod driver;
 pub mod input;
+pub mod keeper;
 pub mod program;
 pub mod raw;
 pub mod reaper;
@@ -11,3 +12,4 @@ pub mod script;
 pub mod spawn;
 pub mod stdio;
 pub mod table;
+pub mod tree;

@@ -11,6 +11,25 @@ pub enum Ending {
     Signal(u8),
 }
 
+impl Ending {
+    /// From what `wait` says.
+    pub fn from_status(status: libc::c_int) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Ending::Signal(libc::WTERMSIG(status) as u8)
+        } else {
+            Ending::Code(libc::WEXITSTATUS(status) as u8)
+        }
+    }
+
+    /// As `wait` says it.
+    pub fn to_status(self) -> libc::c_int {
+        match self {
+            Ending::Code(code) => libc::c_int::from(code) << 8,
+            Ending::Signal(signal) => libc::c_int::from(signal),
+        }
+    }
+}
+
 /// A child that has been reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
@@ -21,6 +40,14 @@ pub struct Death {
     pub system_us: u64,
     /// Of the largest of them.
     pub peak_bytes: u64,
+}
+
+/// What can happen to a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Died(Death),
+    /// Somebody has stopped this one.
+    Stopped(u32),
 }
 
 /// SIGCHLD as a descriptor. Every signal stays blocked in this thread from here on.
@@ -74,14 +101,18 @@ impl Reaper {
         }
     }
 
-    /// The next dead child, or `None` when no child is dead.
-    pub fn next_death(&self) -> Option<Death> {
-        wait(libc::WNOHANG)
+    /// The next thing that has happened to a child, or `None` when nothing has.
+    pub fn next_event(&self) -> Option<Event> {
+        wait(libc::WNOHANG | libc::WUNTRACED)
     }
 
     /// Wait for the next child to die; `None` when there are no children.
-    pub fn wait_for_death(&self) -> Option<Death> {
-        wait(0)
+    pub fn wait_for_death() -> Option<Death> {
+        loop {
+            if let Event::Died(death) = wait(0)? {
+                return Some(death);
+            }
+        }
     }
 }
 
@@ -91,7 +122,7 @@ impl AsFd for Reaper {
     }
 }
 
-fn wait(flags: libc::c_int) -> Option<Death> {
+fn wait(flags: libc::c_int) -> Option<Event> {
     loop {
         let mut status = 0;
         // SAFETY: both results are plain memory of ours.
@@ -103,21 +134,29 @@ fn wait(flags: libc::c_int) -> Option<Death> {
             continue;
         }
         let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
-        let ending = if libc::WIFSIGNALED(status) {
-            Ending::Signal(libc::WTERMSIG(status) as u8)
-        } else {
-            Ending::Code(libc::WEXITSTATUS(status) as u8)
-        };
-        return Some(Death {
-            pid,
-            ending,
-            user_us: microseconds(usage.ru_utime),
-            system_us: microseconds(usage.ru_stime),
-            peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
-        });
+        if libc::WIFSTOPPED(status) {
+            return Some(Event::Stopped(pid));
+        }
+        let (user_us, system_us) = (microseconds(usage.ru_utime), microseconds(usage.ru_stime));
+        let peak_bytes = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
+        let ending = Ending::from_status(status);
+        return Some(Event::Died(Death { pid, ending, user_us, system_us, peak_bytes }));
     }
 }
 
 fn microseconds(time: libc::timeval) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ending survives the way from a keeper to the daemon.
+    #[test]
+    fn endings_survive_their_status() {
+        for ending in [Ending::Code(0), Ending::Code(255), Ending::Signal(9), Ending::Signal(64)] {
+            assert_eq!(Ending::from_status(ending.to_status()), ending);
+        }
+    }
 }

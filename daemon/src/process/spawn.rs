@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
+use super::keeper::{self, Keeper};
 use super::program::Program;
 use super::raw::{self, CloneArgs};
 use crate::cgroup::Leaf;
@@ -57,6 +58,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// As numbers, for a keeper that tells another process.
+    pub fn raw(&self) -> (u32, i32) {
+        (self.stage.load(Ordering::Acquire), self.errno.load(Ordering::Relaxed))
+    }
+
+    pub fn set_raw(&self, stage: u32, errno: i32) {
+        self.errno.store(errno, Ordering::Relaxed);
+        self.stage.store(stage, Ordering::Release);
+    }
+
     pub fn failure(&self) -> Option<(Stage, Errno)> {
         let stage = match self.stage.load(Ordering::Acquire) {
             0 => return None,
@@ -73,6 +84,8 @@ impl Report {
 pub struct Spawned {
     pub pid: u32,
     pub report: Arc<Report>,
+    /// Stands between it and us where no leaf holds its tree.
+    pub keeper: Option<Keeper>,
 }
 
 /// Makes processes, and keeps what they read until they no longer do.
@@ -102,6 +115,7 @@ impl Spawner {
             None => Stack::new()?,
         };
         let into_cgroup = launch.leaf.and_then(Leaf::clone_into_fd).map(|directory| directory.as_raw_fd());
+        let launch_is_kept = !launch.leaf.is_some_and(Leaf::holds_tree);
         let report = Arc::new(Report::default());
         let block = Box::into_raw(Box::new(Block {
             files: Files::of(&launch),
@@ -114,10 +128,16 @@ impl Spawner {
             busy: AtomicU32::new(1),
             stack,
         }));
+        if launch_is_kept {
+            let kept = keeper::fork(&report, || start(block, into_cgroup));
+            // SAFETY: from `into_raw` above; the child that uses it has the keeper's copy of it.
+            drop(unsafe { Box::from_raw(block) });
+            return kept.map(|(keeper, pid)| Spawned { pid, report, keeper: Some(keeper) });
+        }
         match start(block, into_cgroup) {
             Ok(pid) => {
                 self.in_flight.push(block);
-                Ok(Spawned { pid, report })
+                Ok(Spawned { pid, report, keeper: None })
             }
             Err(errno) => {
                 // SAFETY: from `into_raw` above, and no child was made that could know it.
@@ -241,8 +261,7 @@ extern "C" fn child(block: *mut c_void) -> c_int {
     let code = match prepare(block) {
         Ok(()) => execute(block),
         Err((stage, errno)) => {
-            block.report.errno.store(errno, Ordering::Relaxed);
-            block.report.stage.store(stage, Ordering::Release);
+            block.report.set_raw(stage, errno);
             126
         }
     };
@@ -334,8 +353,7 @@ fn execute(block: &Block) -> usize {
         libc::EACCES => (126, b"permission denied\n"),
         libc::ENOEXEC => (126, b"not an executable of this machine\n"),
         errno => {
-            block.report.errno.store(errno, Ordering::Relaxed);
-            block.report.stage.store(3, Ordering::Release);
+            block.report.set_raw(3, errno);
             (126, b"cannot be executed\n")
         }
     };

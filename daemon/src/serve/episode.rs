@@ -1,6 +1,8 @@
 //! What the main loop holds of the current episode, and how it lets go of it.
 
 use super::Server;
+use crate::error::{Code, Error};
+use crate::message::Reply;
 use crate::process::table::{self, Entry};
 
 impl Server {
@@ -14,7 +16,7 @@ impl Server {
     /// A process of the daemon's own, not of a command.
     pub(crate) fn is_own(&self, entry: &Entry) -> bool {
         // Those who entered the namespace from outside have no parent in it.
-        entry.ppid == 0 || self.is_parked(entry.pid)
+        entry.ppid == 0 || self.is_parked(entry.pid) || self.keepers.contains(entry.pid)
     }
 
     /// Everything that could keep the old root busy or leak into the next episode goes; results only by choice.
@@ -25,7 +27,16 @@ impl Server {
         self.forget_shells();
         self.spawner.sweep();
         if !keep_results {
-            self.commands.drop_results();
+            self.drop_results();
+        }
+    }
+
+    fn drop_results(&mut self) {
+        for watcher in self.commands.drop_results() {
+            let Some(link) = self.links.get_mut(&watcher.link) else { continue };
+            link.calls.remove(&watcher.id);
+            let error = Error::new(Code::Cancelled, "a reset has dropped the rest of the output");
+            link.send(&Reply::error(watcher.id, &error));
         }
     }
 

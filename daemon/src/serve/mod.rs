@@ -5,6 +5,7 @@
 
 mod delivery;
 mod episode;
+mod keepers;
 mod links;
 mod parking;
 mod running;
@@ -31,6 +32,7 @@ use crate::source::Source;
 use crate::users::User;
 
 pub(crate) use links::{Call, Link};
+use keepers::Keepers;
 use parking::Parking;
 pub(crate) use parking::Taken;
 pub(crate) use shells::Control;
@@ -63,6 +65,8 @@ pub(crate) enum Subject {
     Sink(u64),
     ShellOutput(u64, usize),
     ShellStatus(u64),
+    /// By its pid.
+    Keeper(u32),
     /// Threads of file operations.
     Threads,
 }
@@ -79,6 +83,7 @@ impl Subject {
             Subject::ShellOutput(number, stream) => (6, number, stream as u64),
             Subject::ShellStatus(number) => (7, number, 0),
             Subject::Threads => (8, 0, 0),
+            Subject::Keeper(pid) => (9, u64::from(pid), 0),
         };
         kind << 56 | number << 1 | stream
     }
@@ -94,7 +99,8 @@ impl Subject {
             5 => Subject::Sink(number),
             6 => Subject::ShellOutput(number, stream),
             7 => Subject::ShellStatus(number),
-            _ => Subject::Threads,
+            8 => Subject::Threads,
+            _ => Subject::Keeper(number as u32),
         }
     }
 }
@@ -109,6 +115,8 @@ pub(crate) enum Child {
     Proof(Option<Leaf>),
     /// A persistent shell.
     Shell(u64),
+    /// Keeps the tree of a command.
+    Keeper,
 }
 
 /// Everything that the daemon of one sandbox knows.
@@ -127,6 +135,7 @@ pub(crate) struct Server {
     pub transfers: Transfers,
     pub arguments: Arguments,
     parking: Parking,
+    keepers: Keepers,
     pub shells: Shells,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
@@ -172,6 +181,7 @@ impl Server {
             transfers,
             arguments: Arguments::default(),
             parking: Parking::default(),
+            keepers: Keepers::default(),
             shells: Shells::default(),
             lingering: Vec::new(),
             default_user,
@@ -216,6 +226,7 @@ impl Server {
             Subject::Output(number, stream) => self.output_ready(number, stream),
             Subject::Input(number) => self.input_ready(number),
             Subject::Threads => self.hear_threads(),
+            Subject::Keeper(pid) => self.keeper_ready(pid),
             Subject::Sink(number) => self.sinks.drain(number, &self.reactor, &mut self.scratch),
             Subject::ShellOutput(number, stream) => self.shell_output_ready(number, stream),
             Subject::ShellStatus(number) => self.shell_status_ready(number),
@@ -314,6 +325,7 @@ mod tests {
             Subject::ShellOutput(2, 1),
             Subject::ShellStatus(3),
             Subject::Threads,
+            Subject::Keeper(u32::MAX),
         ] {
             assert_eq!(Subject::from_token(subject.token()), subject);
         }

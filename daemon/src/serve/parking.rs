@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::AtFlags;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType};
-use rustix::process::{Signal, WaitIdOptions};
+use rustix::process::Signal;
 
 use super::{Child, Server, Subject};
 use crate::cgroup::Leaf;
-use crate::commands::{Number, pid_of};
+use crate::commands::{Number, Process};
 use crate::message::{Exec, Kill, Mode};
 use crate::process::program::Program;
 use crate::process::reaper::{Death, Ending};
@@ -43,8 +43,7 @@ struct FileId {
 struct Waiting {
     /// Reserved for the command it will run.
     number: Number,
-    spawned: Spawned,
-    leaf: Option<Leaf>,
+    process: Process,
     script: OwnedFd,
     stdio: Stdio,
     directory: FileId,
@@ -79,9 +78,10 @@ pub(super) struct Parking {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub number: Number,
-    pub spawned: Spawned,
-    pub leaf: Option<Leaf>,
+    pub process: Process,
     pub stdio: Stdio,
+    /// Our end of what its script went through.
+    pub channel: OwnedFd,
 }
 
 impl Server {
@@ -103,10 +103,11 @@ impl Server {
             return None;
         }
         while let Some(waiting) = self.parking.waiting.pop_front() {
-            let ready = waiting.directory == directory && is_waiting(waiting.spawned.pid);
-            if ready && hand_over(&waiting.script, &text) {
-                let Waiting { number, spawned, leaf, stdio, .. } = waiting;
-                return Some(Taken { number, spawned, leaf, stdio });
+            // Somebody may have stopped it, or be about to: this undoes both.
+            let going = waiting.process.signal_leader(Signal::CONT).is_ok();
+            if going && waiting.directory == directory && hand_over(&waiting.script, &text) {
+                let Waiting { number, process, stdio, script: channel, .. } = waiting;
+                return Some(Taken { number, process, stdio, channel });
             }
             self.dismiss(waiting);
         }
@@ -154,7 +155,7 @@ impl Server {
                 return false;
             }
         };
-        self.children.insert(waiting.spawned.pid, Child::Waiting);
+        self.children.insert(waiting.process.pid, Child::Waiting);
         self.parking.waiting.push_back(waiting);
         true
     }
@@ -173,7 +174,9 @@ impl Server {
                 .add(fd, Subject::Output(number, stream).token(), Interest::Read)
                 .map_err(|errno| crate::error::Error::system("epoll_ctl", errno))?;
         }
-        Ok(Waiting { number, spawned, leaf, script, stdio, directory })
+        let process = Process::new(&spawned, leaf);
+        self.add_keeper(spawned);
+        Ok(Waiting { number, process, script, stdio, directory })
     }
 
     fn start_shell(
@@ -216,8 +219,10 @@ impl Server {
         let proof = recipe.proof();
         match started {
             Ok((spawned, script, _)) if hand_over(&script, &proof) => {
-                self.children.insert(spawned.pid, Child::Proof(leaf));
-                self.parking.shell = Shell::Proving { file, recipe, pid: spawned.pid };
+                let pid = spawned.pid;
+                self.children.insert(pid, Child::Proof(leaf));
+                self.add_keeper(spawned);
+                self.parking.shell = Shell::Proving { file, recipe, pid };
             }
             _ => self.parking.shell = Shell::Known { file, recipe: None },
         }
@@ -241,7 +246,7 @@ impl Server {
 
     /// A waiting shell has died, by whatever hand.
     pub(super) fn waiting_died(&mut self, pid: u32) {
-        let index = self.parking.waiting.iter().position(|waiting| waiting.spawned.pid == pid);
+        let index = self.parking.waiting.iter().position(|waiting| waiting.process.pid == pid);
         index
             .and_then(|index| self.parking.waiting.remove(index))
             .into_iter()
@@ -265,19 +270,16 @@ impl Server {
     }
 
     fn dismiss(&mut self, waiting: Waiting) {
-        if let Some(pid) = pid_of(waiting.spawned.pid)
-            && let Err(errno) = rustix::process::kill_process(pid, Signal::KILL)
-            && errno != rustix::io::Errno::SRCH
-        {
+        if let Err(errno) = waiting.process.signal_leader(Signal::KILL) {
             eprintln!("sandlotd: kill of a waiting shell: {errno}");
         }
-        if let Some(leaf) = waiting.leaf {
+        if let Some(leaf) = waiting.process.tree.into_leaf() {
             self.context.leaves.recycle(leaf);
         }
     }
 
     pub(super) fn is_parked(&self, pid: u32) -> bool {
-        self.parking.waiting.iter().any(|waiting| waiting.spawned.pid == pid)
+        self.parking.waiting.iter().any(|waiting| waiting.process.pid == pid)
             || matches!(self.parking.shell, Shell::Proving { pid: proving, .. } if proving == pid)
     }
 
@@ -326,11 +328,4 @@ fn script_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 fn hand_over(script: &OwnedFd, text: &[u8]) -> bool {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::send(script, text, flags) == Ok(text.len()) && rustix::net::shutdown(script, Shutdown::Write).is_ok()
-}
-
-/// Neither dead nor stopped by somebody.
-fn is_waiting(pid: u32) -> bool {
-    let Some(pid) = pid_of(pid) else { return false };
-    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), options), Ok(None))
 }

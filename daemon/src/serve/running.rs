@@ -7,10 +7,10 @@ use rustix::process::Signal;
 
 use super::{Child, Server, Subject, microseconds};
 use crate::cgroup::Leaf;
-use crate::commands::{Number, Outcome, Pipe, Process, State};
+use crate::commands::{Handed, Number, Outcome, Pipe, Process, State};
 use crate::error::{Code, Error};
 use crate::message::Kill;
-use crate::process::reaper::Death;
+use crate::process::reaper::{Death, Event};
 use crate::process::spawn::Stage;
 use crate::reactor::Interest;
 
@@ -110,8 +110,11 @@ impl Server {
     /// Collect every child that is dead: ours, and the orphans that came to us.
     pub(super) fn reap(&mut self) {
         self.reaper.acknowledge();
-        while let Some(death) = self.reaper.next_death() {
-            self.child_died(&death);
+        while let Some(event) = self.reaper.next_event() {
+            match event {
+                Event::Died(death) => self.child_died(&death),
+                Event::Stopped(pid) => self.child_stopped(pid),
+            }
         }
         self.settle_lingering(Instant::now());
     }
@@ -119,6 +122,7 @@ impl Server {
     pub(crate) fn child_died(&mut self, death: &Death) {
         match self.children.remove(&death.pid) {
             Some(Child::Command(number)) => self.leader_died(number, death),
+            Some(Child::Keeper) => self.keeper_died(death.pid),
             Some(Child::Shell(shell)) => self.shell_died(shell, death),
             Some(Child::Waiting) => self.waiting_died(death.pid),
             Some(Child::Proof(leaf)) => {
@@ -130,6 +134,13 @@ impl Server {
     }
 
     fn leader_died(&mut self, number: Number, death: &Death) {
+        let handed = self.commands.get_mut(number).and_then(|command| command.handed.take());
+        if let Some(handed) = handed.filter(Handed::was_unread) {
+            match self.start_again(number, &handed) {
+                Ok(()) => return,
+                Err(error) => eprintln!("sandlotd: run again what a shell has not read: {error}"),
+            }
+        }
         let Some(process) = self.commands.get_mut(number).and_then(|command| command.process_mut()) else { return };
         process.death = Some(*death);
         if process.is_tree_dying() {
@@ -146,6 +157,10 @@ impl Server {
             let Some(process) = self.commands.get(number).and_then(|command| command.process()) else { continue };
             let patient = process.killed.is_some_and(|since| now < since + LINGER);
             if patient && process.is_tree_dying() {
+                // What a keeper has got meanwhile.
+                if let Err(errno) = process.tree.kill() {
+                    eprintln!("sandlotd: kill of {}: {errno}", process.pid);
+                }
                 self.lingering.push(number);
             } else {
                 self.finish(number);
@@ -177,7 +192,7 @@ impl Server {
         let Some(process) = command.process_mut() else { return };
         let outcome = outcome(process, started, timed_out);
         if let Some(State::Running(process)) = self.commands.end(number, outcome)
-            && let Some(leaf) = process.leaf
+            && let Some(leaf) = process.tree.into_leaf()
         {
             self.context.leaves.recycle(leaf);
         }
@@ -253,7 +268,7 @@ impl Server {
 
 fn outcome(process: &Process, started: Instant, timed_out: bool) -> Outcome {
     let death = process.death.as_ref();
-    let leaf = process.leaf.as_ref();
+    let leaf = process.tree.leaf();
     Outcome {
         ending: match (process.report.failure(), death) {
             (Some((stage, errno)), _) => Err(launch_error(stage, errno)),

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::{Child, Server, Subject, microseconds};
+use crate::cgroup::Leaf;
 use crate::commands::{Number, Outcome, Pipe, Process, State};
 use crate::error::{Code, Error, Result};
 use crate::output::Store;
@@ -15,6 +16,7 @@ use crate::process::driver::{self, Numbers};
 use crate::process::reaper::{Death, Ending};
 use crate::process::script::write_all;
 use crate::process::table;
+use crate::process::tree::{self, Tree};
 use crate::reactor::Interest;
 
 /// Output of background children that comes between two runs; the next run begins with the end of it.
@@ -106,17 +108,9 @@ impl Shell {
         let entries = table::scan();
         let recent =
             |entry: &table::Entry| entry.started >= moment && entry.pid != self.process.pid && entry.state != 'Z';
-        match &self.process.leaf {
-            Some(leaf) => {
-                let members = leaf.pids();
-                let mine = entries.iter().filter(|entry| members.contains(&entry.pid) && recent(entry));
-                mine.map(|entry| entry.pid).collect()
-            }
-            None => {
-                let mine = table::descendants(&entries, self.process.pid);
-                mine.into_iter().filter(|entry| recent(entry)).map(|entry| entry.pid).collect()
-            }
-        }
+        let members = self.process.tree.pids();
+        let mine = entries.iter().filter(|entry| members.contains(&entry.pid) && recent(entry));
+        mine.map(|entry| entry.pid).collect()
     }
 }
 
@@ -172,7 +166,7 @@ impl Server {
             number: command,
             began: table::ticks_now(),
             ticks: table::read(pid).map_or((0, 0), |entry| entry.ticks),
-            oom_kills: shell.process.leaf.as_ref().map_or(0, |leaf| leaf.oom_kills()),
+            oom_kills: shell.process.tree.leaf().map_or(0, Leaf::oom_kills),
             interrupts: 0,
         });
         let begin = || {
@@ -263,7 +257,7 @@ impl Server {
         let Some(shell) = self.shells.table.get_mut(&number) else { return };
         let Some(run) = shell.run.take() else { return };
         let Some(command) = self.commands.get(run.number) else { return };
-        let leaf = shell.process.leaf.as_ref();
+        let leaf = shell.process.tree.leaf();
         let death = shell.process.death.as_ref();
         let now = table::read(shell.process.pid).map(|entry| entry.ticks);
         let since = |now: u64, then: u64| table::ticks_to_us(now.saturating_sub(then));
@@ -282,7 +276,7 @@ impl Server {
             wall_us: microseconds(command.started.elapsed()),
             user_us,
             system_us,
-            peak_bytes: leaf.and_then(|leaf| leaf.peak_bytes()),
+            peak_bytes: leaf.and_then(Leaf::peak_bytes),
             shell: Some((shell.cwd.clone(), alive)),
         };
         self.commands.end(run.number, outcome);
@@ -301,10 +295,8 @@ impl Server {
         if rounds > INTERRUPT_ROUNDS || (victims.is_empty() && rounds > 1) {
             return self.kill_shell(number);
         }
-        for pid in victims.into_iter().filter_map(crate::commands::pid_of) {
-            if let Err(errno) = rustix::process::kill_process(pid, Signal::KILL)
-                && errno != Errno::SRCH
-            {
+        for pid in victims.into_iter().filter_map(tree::pid_of) {
+            if let Err(errno) = tree::kill(pid, Signal::KILL) {
                 eprintln!("sandlotd: kill: {errno}");
             }
         }
@@ -330,7 +322,8 @@ impl Server {
         self.end_run(number, ending, false);
         let Some(shell) = self.shells.table.get_mut(&number) else { return };
         let pipes = shell.outputs.each_mut().map(Option::take);
-        if let Some(leaf) = shell.process.leaf.take() {
+        let rest = Tree::Kept { keeper: shell.process.pid, leaf: None };
+        if let Some(leaf) = std::mem::replace(&mut shell.process.tree, rest).into_leaf() {
             self.context.leaves.recycle(leaf);
         }
         let closed = shell.closed;

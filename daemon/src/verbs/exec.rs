@@ -3,16 +3,16 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::cgroup::Leaf;
-use crate::commands::{Command, Number, Output, Pipe, Process, State};
+use crate::commands::{Command, Handed, Number, Output, Pipe, Process, State};
 use crate::error::{Code, Error, Result};
+use crate::init::Identity;
 use crate::limits::{DEFAULT_CAP_BYTES, MAX_CAP_BYTES, MAX_CHUNK_BYTES, MAX_PATH_BYTES, MAX_SCRIPT_BYTES};
 use crate::message::{Exec, Mode, Reply};
 use crate::output::Store;
 use crate::process::input::Input;
 use crate::process::program::{Environment, Program};
 use crate::process::script;
-use crate::process::spawn::{Launch, SCRIPT_FD, Spawned};
+use crate::process::spawn::{Launch, SCRIPT_FD};
 use crate::process::stdio::{self, Stdio, Wiring};
 use crate::serve::{Child, Server, Taken, microseconds};
 use crate::users::{self, User};
@@ -41,32 +41,64 @@ impl Server {
     /// Make the process of a checked request, or use one that waits.
     fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Number> {
         let cwd = self.open_directory(request.cwd.map(|path| &**path))?;
-        if let Some(taken) = self.take_waiting(request, cwd.as_fd()) {
-            let Taken { number, spawned, leaf, stdio } = taken;
+        if let Some(Taken { number, process, stdio, channel }) = self.take_waiting(request, cwd.as_fd()) {
             let clock = Clock { received, started: Instant::now() };
-            let mut command = new_command(request, spawned, leaf, stdio, clock);
+            let mut command = new_command(request, process, stdio, clock);
             let pipes = command.outputs.iter_mut().filter_map(|output| output.pipe.as_mut());
             pipes.for_each(|pipe| pipe.watched = true);
+            let script = request.script.map(|script| script.to_vec()).unwrap_or_default();
+            command.handed = Some(Handed { channel, script, cwd });
             self.install(number, command);
             return Ok(number);
         }
-        let (spawned, leaf, stdio) = self.spawn_command(request, cwd.as_fd())?;
+        let (process, stdio) = self.spawn_request(request, cwd.as_fd())?;
         let clock = Clock { received, started: Instant::now() };
         let number = self.commands.reserve();
-        self.install(number, new_command(request, spawned, leaf, stdio, clock));
+        self.install(number, new_command(request, process, stdio, clock));
         Ok(number)
     }
 
-    fn spawn_command(&mut self, request: &Exec<'_>, cwd: BorrowedFd<'_>) -> Result<(Spawned, Option<Leaf>, Stdio)> {
+    fn spawn_request(&mut self, request: &Exec<'_>, cwd: BorrowedFd<'_>) -> Result<(Process, Stdio)> {
         let user = self.resolve_user(request.user)?;
         let overlay: Vec<&[u8]> = request.env.iter().map(|entry| &***entry).collect();
         let mut env = self.environment(&overlay, user.as_ref())?;
         if request.pty.is_some() && env.get(b"TERM").is_none() {
             env.set(b"TERM", b"xterm");
         }
-        let (program, script_file) = program(request, &env)?;
+        let program = program(request, &env)?;
         let identity = user.as_ref().unwrap_or(&self.default_user).identity.clone();
-        let (stdio, theirs) = stdio::open(Wiring::of(request), self.context.null.as_fd(), &identity)?;
+        self.spawn_command(program, Wiring::of(request), (identity, cwd))
+    }
+
+    /// Run a script that was handed to a shell which never got it, under the number of its command.
+    pub(crate) fn start_again(&mut self, number: Number, handed: &Handed) -> Result<()> {
+        let program = script::program(&handed.script, false, &self.default_env)?;
+        let wiring = Wiring { input: false, merge: false, terminal: None };
+        let identity = self.default_user.identity.clone();
+        let (process, stdio) = self.spawn_command(program, wiring, (identity, handed.cwd.as_fd()))?;
+        let Some(command) = self.commands.get_mut(number) else { return Ok(()) };
+        for (output, fd) in command.outputs.iter_mut().zip(stdio.outputs) {
+            output.pipe = fd.map(|fd| Pipe { fd, watched: false });
+        }
+        command.pid = process.pid;
+        self.children.insert(process.pid, Child::Command(number));
+        let former = std::mem::replace(&mut command.state, State::Running(process));
+        if let State::Running(former) = former
+            && let Some(leaf) = former.tree.into_leaf()
+        {
+            self.context.leaves.recycle(leaf);
+        }
+        (0..2).for_each(|stream| self.watch_output(number, stream));
+        Ok(())
+    }
+
+    fn spawn_command(
+        &mut self,
+        (program, script_file): (Program, Option<OwnedFd>),
+        wiring: Wiring,
+        (identity, cwd): (Identity, BorrowedFd<'_>),
+    ) -> Result<(Process, Stdio)> {
+        let (stdio, theirs) = stdio::open(wiring, self.context.null.as_fd(), &identity)?;
         let leaf = self.context.leaves.take();
         let extra: Vec<_> = script_file.iter().map(|file| (file.as_fd(), SCRIPT_FD)).collect();
         let launch = Launch {
@@ -74,12 +106,16 @@ impl Server {
             stdio: theirs.each_ref().map(AsFd::as_fd),
             extra: &extra,
             cwd,
-            terminal: request.pty.is_some(),
+            terminal: wiring.terminal.is_some(),
             identity,
             leaf: leaf.as_ref(),
         };
         match self.spawner.spawn(launch) {
-            Ok(spawned) => Ok((spawned, leaf, stdio)),
+            Ok(spawned) => {
+                let process = Process::new(&spawned, leaf);
+                self.add_keeper(spawned);
+                Ok((process, stdio))
+            }
             Err(errno) => {
                 leaf.into_iter().for_each(|leaf| self.context.leaves.recycle(leaf));
                 Err(Error::system("start a process", errno))
@@ -157,7 +193,7 @@ pub(super) fn cap(requested: Option<u64>) -> usize {
     usize::try_from(requested.unwrap_or(DEFAULT_CAP_BYTES).min(MAX_CAP_BYTES)).unwrap_or(usize::MAX)
 }
 
-fn new_command(request: &Exec<'_>, spawned: Spawned, leaf: Option<Leaf>, stdio: Stdio, clock: Clock) -> Command {
+fn new_command(request: &Exec<'_>, process: Process, stdio: Stdio, clock: Clock) -> Command {
     let [out, err] = stdio.outputs;
     let output = |pipe: Option<OwnedFd>, cap_bytes| Output {
         store: Store::new(request.mode, request.keep, cap(cap_bytes)),
@@ -172,7 +208,7 @@ fn new_command(request: &Exec<'_>, spawned: Spawned, leaf: Option<Leaf>, stdio: 
     }
     Command {
         key: request.key.to_owned(),
-        pid: spawned.pid,
+        pid: process.pid,
         mode: request.mode,
         kill: request.kill,
         merge: request.merge,
@@ -185,7 +221,8 @@ fn new_command(request: &Exec<'_>, spawned: Spawned, leaf: Option<Leaf>, stdio: 
         started: clock.started,
         spawn_us: microseconds(clock.started - clock.received),
         forgotten: false,
-        state: State::Running(Process { pid: spawned.pid, report: spawned.report, leaf, killed: None, death: None }),
+        handed: None,
+        state: State::Running(process),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::message::{Processes, Quiesce, QuiesceHow, Reply};
+use crate::process::reaper::Reaper;
 use crate::serve::Server;
 
 impl Server {
@@ -23,7 +24,7 @@ impl Server {
         // A process that was being made while everything else died is met by the next round.
         for _ in 0..MAX_ROUNDS {
             self.context.hooks.kill_all()?;
-            while let Some(death) = self.reaper.wait_for_death() {
+            while let Some(death) = Reaper::wait_for_death() {
                 killed += 1;
                 self.child_died(&death);
             }

@@ -14,7 +14,7 @@ use crate::message::{Kill, Mode, Reply, ShellClose, ShellOpen, ShellOpened, Shel
 use crate::output::Store;
 use crate::process::driver::Numbers;
 use crate::process::program::{Environment, Program, candidates};
-use crate::process::spawn::{Launch, Spawned, pipe};
+use crate::process::spawn::{Launch, pipe};
 use crate::process::stdio::{self, Wiring};
 use crate::serve::{Control, Server, microseconds};
 
@@ -76,8 +76,8 @@ impl Server {
             return Err(Error::new(Code::Internal, "a shell without output"));
         };
         let pipes = [out, err].map(|fd| Pipe { fd, watched: true });
-        let Spawned { pid, report } = spawned;
-        let process = Process { pid, report, leaf, killed: None, death: None };
+        let process = Process::new(&spawned, leaf);
+        self.add_keeper(spawned);
         self.add_shell(request.key, &program, process, control, pipes);
         Ok(())
     }
@@ -150,6 +150,7 @@ impl Server {
             started,
             spawn_us: microseconds(started - received),
             forgotten: false,
+            handed: None,
         }
     }
 

@@ -15,7 +15,7 @@ impl Server {
             match request.to {
                 SignalTo::Leader => process.signal_leader(signal),
                 SignalTo::Group => process.signal_group(signal),
-                SignalTo::Tree => process.signal_tree(signal),
+                SignalTo::Tree => process.tree.signal(signal),
             }
             .map_err(|errno| Error::system("signal", errno))?;
         }

@@ -347,8 +347,14 @@ impl Client {
 }
 
 /// A decoded message.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Message(pub Value);
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:.2000}", self.0.to_string())
+    }
+}
 
 impl Message {
     pub fn get(&self, name: &str) -> &Value {
