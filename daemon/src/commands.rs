@@ -329,7 +329,8 @@ impl Commands {
 
     /// Drop every result. Commands that still run stay. Returns who still waited for one of them.
     pub fn drop_results(&mut self) -> Vec<Watcher> {
-        let over: Vec<Number> = self.iter().filter(|(_, command)| command.is_over()).map(|(number, _)| number).collect();
+        let over: Vec<Number> =
+            self.iter().filter(|(_, command)| command.is_over()).map(|(number, _)| number).collect();
         let dropped = over.into_iter().filter_map(|number| self.table.remove(&number));
         dropped
             .filter_map(|command| {

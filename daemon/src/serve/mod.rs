@@ -31,8 +31,8 @@ use crate::sandbox::SandboxContext;
 use crate::source::Source;
 use crate::users::User;
 
-pub(crate) use links::{Call, Link};
 use keepers::Keepers;
+pub(crate) use links::{Call, Link};
 use parking::Parking;
 pub(crate) use parking::Taken;
 pub(crate) use shells::Control;
