@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,19 @@ def as_test_user(name: str, folder: Path) -> Iterator[Mode]:
             yield Mode(name, launcher, folder / "run", folder / "cache", daemon, requested)
     finally:
         for group in groups:
-            with contextlib.suppress(OSError):  # a group that a living sandbox still uses is the leak test's business
-                group.rmdir()
+            _remove(group)
+
+
+def _remove(group: Path, seconds: float = 10) -> None:
+    """Remove a group as soon as the last process has left it; one that is still used after `seconds` is a leak."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _test_user() -> pwd.struct_passwd:
