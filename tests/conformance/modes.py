@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,9 @@ from sandlot.backends.local.daemon_binary import find_daemon
 TEST_USER: Final = "sandlot-test"  # a system account without a password, made for these tests and left in place
 SUBIDS: Final = "{name}:700000000:65536\n"
 LIMITS: Final = ("memory", "pids", "cpu", "freezer")
+
+
+Delegate = Callable[[pwd.struct_passwd], Iterable[Path]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,11 @@ def as_root(folder: Path) -> Mode:
 
 
 @contextlib.contextmanager
-def as_test_user(name: str, folder: Path) -> Iterator[Mode]:
-    """An ordinary user with (`subuid`) or without (`single`) a range of subordinate ids, in cgroups delegated to it."""
+def as_test_user(name: str, folder: Path, delegate: Delegate | None = None) -> Iterator[Mode]:
+    """An ordinary user with (`subuid`) or without (`single`) a range of subordinate ids, in the cgroups that `delegate` gives.
+
+    None: a group on each hierarchy, as a service manager delegates them.
+    """
     user = _test_user()
     for path in (folder, folder / "run", folder / "cache"):
         path.mkdir(mode=0o755, exist_ok=True)
@@ -48,7 +54,7 @@ def as_test_user(name: str, folder: Path) -> Iterator[Mode]:
     daemon = folder / "sandlotd"
     shutil.copy(find_daemon(), daemon)
     daemon.chmod(0o755)
-    groups = list(_delegated_cgroups(user))
+    groups = list((delegate or _delegated_cgroups)(user))
     enter = "".join(f"echo $$ > {group}/cgroup.procs; " for group in groups)
     drop = f"exec setpriv --reuid {user.pw_uid} --regid {user.pw_gid} --clear-groups --inh-caps=-all --bounding-set=-all"
     if name == "subuid":
