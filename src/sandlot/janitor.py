@@ -12,9 +12,9 @@ to be cancelled, or ended without a clear answer, "there was none" is believed o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from sandlot.backends.base import Backend
 from sandlot.errors import BadRequest, Capacity, SandlotError, Throttled, Unsupported
@@ -24,6 +24,8 @@ from sandlot.lifecycle import Record, State, Step
 from sandlot.sandbox import Sandbox
 
 T = TypeVar("T")
+
+LOOK_AGAIN_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,16 @@ async def persist(work: Callable[[], Awaitable[T]], *, on_cancel: Callable[[], N
                 raise  # something inside was cancelled, not we
             task.uncancel()
             on_cancel()
+
+
+async def wait_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until all of these have ended, however.
+
+    It looks again every `LOOK_AGAIN_S` seconds: a second Ctrl-C raises inside the event loop, wherever that is just then,
+    and the wake-up that it was about to deliver is lost.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        await asyncio.wait(pending, timeout=LOOK_AGAIN_S)
 
 
 CERTAIN = (BadRequest, Unsupported, Capacity, Throttled)
@@ -114,7 +126,7 @@ class Janitor:
         """
         wanted = None if records is None else set(records)
         while pending := [task for record, task in self._tasks.items() if wanted is None or record in wanted]:
-            await asyncio.wait(pending)
+            await wait_ended(pending)
 
     @property
     def busy(self) -> int:
@@ -164,7 +176,8 @@ class Janitor:
         name, grace_s = removal.record.name, removal.grace_s
         removal.grace_s = 0.0
         try:
-            async with asyncio.timeout(self._rules.attempt_s + grace_s):
+            left_s = max(removal.give_up_at_s - asyncio.get_running_loop().time(), self._rules.first_pause_s)
+            async with asyncio.timeout(min(self._rules.attempt_s + grace_s, left_s)):
                 return await self._backend.delete(name, grace_s=grace_s)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises, the sandbox may still be there: try again
             kind = error.kind if isinstance(error, SandlotError) else type(error).__name__

@@ -22,7 +22,8 @@ from sandlot.backends.base import Backend, Gone, Grant, SandboxInfo
 from sandlot.custody import Custody
 from sandlot.errors import BadRequest, CleanupFailed, Closed, SandlotError
 from sandlot.events import EventLog, Scalar
-from sandlot.janitor import Janitor, persist
+from sandlot.interrupts import patience
+from sandlot.janitor import Janitor, persist, wait_ended
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
 from sandlot.maker import Clocks, Limits, Maker
@@ -79,7 +80,8 @@ class Provider:
         """
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._close(), name="close the provider")
-        await asyncio.wait([self._shutdown])
+        with patience():
+            await wait_ended([self._shutdown])
         return self._shutdown.result()
 
     async def __aenter__(self) -> Provider:
@@ -115,7 +117,7 @@ class Provider:
             await self._sweep(kept)
         if self._watching is not None:
             self._watching.cancel()
-            await asyncio.wait([self._watching])
+            await wait_ended([self._watching])
         for record in kept:
             if record in self._custody.live:
                 await self._custody.live.pop(record).aclose()

@@ -13,6 +13,7 @@ from typing import Final
 
 from sandlot.accounts import Spread
 from sandlot.errors import Closed, SandlotError
+from sandlot.janitor import wait_ended
 from sandlot.lifecycle import Step
 from sandlot.pool.demand import Demand
 from sandlot.pool.desk import Desk, Origin, PoolLimits
@@ -98,8 +99,7 @@ class Pool:
         members = list(self._members.values())
         for member in members:
             self.provider.discard(member.sandbox, why="pool_closed")
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await wait_ended(self._tasks)
         for member in members:
             await self.provider.wait_gone(member.sandbox)
 
