@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import time
@@ -110,13 +111,14 @@ def _without(table: Path, name: str) -> str:
 
 def _delegated_cgroups(user: pwd.struct_passwd) -> Iterator[Path]:
     """A group on each hierarchy, below this process's, that belongs to the user: what a service manager delegates."""
+    mark = secrets.token_hex(4)  # several of these live at once in one process
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
         mount = Path("/sys/fs/cgroup", controllers.split(",")[0] if number != "0" else "unified")
         if not mount.is_dir() or (number != "0" and controllers.split(",")[0] not in LIMITS):
             continue
-        group = Path(f"{mount}{path}", f"sandlot-test-{os.getpid()}-{user.pw_uid}")
-        group.mkdir(exist_ok=True)
+        group = Path(f"{mount}{path}", f"sandlot-test-{os.getpid()}-{mark}")
+        group.mkdir()
         for entry in (group, *(group / name for name in ("cgroup.procs", "tasks", "cgroup.subtree_control", "cgroup.threads"))):
             if entry.exists():
                 os.chown(entry, user.pw_uid, user.pw_gid)

@@ -25,6 +25,7 @@ from sandlot.spec import Spec
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 30.0  # for a host to remove what is left when it is told to end
+DEATH_NEWS_S: Final = 5.0  # a dying process closes its sockets first; that it is dead is known a little later
 _DESTROYED_AT_ONCE: Final = 256
 
 
@@ -273,6 +274,9 @@ async def _follow(state: _Running, queue: asyncio.Queue[Gone | None]) -> None:
             feed.future.result()
         finally:
             control.abandon(feed)
+    except (SandboxGone, TransportLost):
+        if not await state.link.dies_within(DEATH_NEWS_S):
+            raise
     finally:
         if state.link.death is None:
             queue.put_nowait(None)

@@ -178,6 +178,13 @@ class HostLink:
         if self._pidfd is not None and self._process.poll() is not None:
             self._died()
 
+    async def dies_within(self, seconds: float) -> bool:
+        """Whether the host is dead, or is found dead within `seconds`: a broken link alone does not tell."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        return self._death is not None
+
     async def wait_removed(self) -> None:
         """After its death: until its warden has removed all that it left.
 
