@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.daemon_binary import find_daemon
 
 TEST_USER: Final = "sandlot-test"  # a system account without a password, made for these tests and left in place
 SUBIDS: Final = "{name}:700000000:65536\n"

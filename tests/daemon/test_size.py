@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import sandlot
-from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.daemon_binary import find_daemon
 from sandlot.testing.observer import daemons
 
 THREE_MIB = 3 * 2**20

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.daemon_binary import find_daemon
 
 Message = dict[str, Any]
 _keys = itertools.count(1)  # a known key would be an attach to the command that had it first

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.backends.local.daemon_binary import find_daemon
+from sandlot.daemon_binary import find_daemon
 from tests.guest import machine
 
 CHECKS = "root and (memory_limit or whole_tree or process_limit)"

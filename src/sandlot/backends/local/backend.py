@@ -11,12 +11,12 @@ from typing import Final
 
 from sandlot.backends.base import Gone, Grant, SandboxInfo
 from sandlot.backends.local import machine, messages
-from sandlot.backends.local.daemon_binary import check_daemon, find_daemon
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
 from sandlot.backends.local.runtime import cache_dir, prepare_disk, runtime_dir
 from sandlot.backends.local.unpacking import bare_sandboxes
 from sandlot.connection import Connection
+from sandlot.daemon_binary import check_daemon, find_daemon
 from sandlot.errors import CleanupFailed, Closed, SandboxGone, TransportLost
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandlot.backends.local.images.tarstream import Data, Malformed, Member
+from sandlot.images.tarstream import Data, Malformed, Member
 from sandlot.limits import MAX_PATH_BYTES
 from sandlot.protocol.requests import Entry
 

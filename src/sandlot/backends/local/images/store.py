@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from sandlot.backends.local.images import oci
-from sandlot.backends.local.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
 from sandlot.backends.local.images.cache import LayerCache, LayerKey, directory_mode, keys
 from sandlot.backends.local.images.layers import LayerReader
-from sandlot.backends.local.images.reference import Reference, parse
-from sandlot.backends.local.images.tarstream import Malformed
 from sandlot.errors import BadRequest, Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
+from sandlot.images import oci
+from sandlot.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
+from sandlot.images.reference import Reference, parse
+from sandlot.images.tarstream import Malformed
 from sandlot.limits import MAX_LAYER_BYTES, MAX_LAYER_INODES
 from sandlot.protocol.requests import Entry
 from sandlot.sandbox.trees import Item, Piece

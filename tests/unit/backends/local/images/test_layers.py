@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from sandlot.backends.local.images.layers import LayerReader
-from sandlot.backends.local.images.tarstream import Data, Kind, Malformed, Member
+from sandlot.images.tarstream import Data, Kind, Malformed, Member
 from sandlot.protocol.requests import Entry
 
 

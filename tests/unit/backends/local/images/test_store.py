@@ -15,7 +15,7 @@ import pytest
 from sandlot.backends.local.images.store import Image, ImageStore, Unpacked
 from sandlot.errors import BadRequest, Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace, SandlotError
 from sandlot.sandbox.trees import Item, Piece
-from tests.unit.backends.local.images.layouts import Layout, archive, tar
+from tests.unit.images.layouts import Layout, archive, tar
 
 
 class PlainTree:

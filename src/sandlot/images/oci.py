@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from sandlot.backends.local.images.tarstream import Malformed
+from sandlot.images.tarstream import Malformed
 
 MAX_DOCUMENT_BYTES: Final = 4_194_304  # what registries accept as a manifest
 MAX_LAYERS: Final = 127  # what the common builders and overlayfs-based engines stop at

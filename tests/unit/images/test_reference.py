@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.backends.local.images.reference import parse
 from sandlot.errors import ImageInvalid, ImageNotFound
+from sandlot.images.reference import parse
 
 
 @pytest.fixture

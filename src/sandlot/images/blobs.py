@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from sandlot.backends.local.images.oci import MAX_DOCUMENT_BYTES, Descriptor, checked_digest
-from sandlot.backends.local.images.tarstream import Data, Malformed, Member, Read, padded, read_headers, read_tar
 from sandlot.errors import Unsupported
+from sandlot.images.oci import MAX_DOCUMENT_BYTES, Descriptor, checked_digest
+from sandlot.images.tarstream import Data, Malformed, Member, Read, padded, read_headers, read_tar
 
 _READ_BYTES: Final = 262_144
 _MAX_ARCHIVE_MEMBERS: Final = 100_000  # a layout has a handful of files and one blob a layer

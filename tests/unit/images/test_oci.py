@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.images.layouts import INDEX, MANIFEST, Layout, tar
 
-from sandlot.backends.local.images.blobs import Folder, read_document, read_file
-from sandlot.backends.local.images.oci import Config, Descriptor, Index, Manifest, decode, find_manifest, read_config
-from sandlot.backends.local.images.tarstream import Malformed
-from tests.unit.backends.local.images.layouts import INDEX, MANIFEST, Layout, tar
+from sandlot.images.blobs import Folder, read_document, read_file
+from sandlot.images.oci import Config, Descriptor, Index, Manifest, decode, find_manifest, read_config
+from sandlot.images.tarstream import Malformed
 
 LAYER = tar(("a", b"1"))
 

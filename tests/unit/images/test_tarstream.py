@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandlot.backends.local.images.tarstream import MAX_EXTENSION_BYTES, Data, Malformed, Member, read_tar
+from sandlot.images.tarstream import MAX_EXTENSION_BYTES, Data, Malformed, Member, read_tar
 
 Fill = Callable[[tarfile.TarFile], None]
 
