@@ -29,6 +29,16 @@ pub const DEFAULT_CAP_BYTES: u64 = 16_777_216;
 pub const MAX_CAP_BYTES: u64 = 268_435_456;
 pub const KEEPALIVE_MS: u64 = 10_000;
 pub const LINK_DEAD_MS: u64 = 60_000;
+/// One message of a handshake, its length included.
+pub const MAX_HANDSHAKE_BYTES: usize = 512;
+/// Plain text in one message of a sealed link.
+pub const MAX_SEALED_BYTES: usize = 65_519;
+/// From an accepted or begun connection to an authenticated link.
+pub const HANDSHAKE_MS: u64 = 10_000;
+/// Connections that somebody has opened to a provider and not yet authenticated.
+pub const MAX_HALF_OPEN: usize = 64;
+/// The same of a daemon.
+pub const MAX_HALF_OPEN_DAEMON: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -61,6 +71,11 @@ mod tests {
             ("max_cap_bytes", MAX_CAP_BYTES),
             ("keepalive_ms", KEEPALIVE_MS),
             ("link_dead_ms", LINK_DEAD_MS),
+            ("max_handshake_bytes", MAX_HANDSHAKE_BYTES as u64),
+            ("max_sealed_bytes", MAX_SEALED_BYTES as u64),
+            ("handshake_ms", HANDSHAKE_MS),
+            ("max_half_open", MAX_HALF_OPEN as u64),
+            ("max_half_open_daemon", MAX_HALF_OPEN_DAEMON as u64),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))

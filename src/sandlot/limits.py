@@ -29,6 +29,11 @@ DEFAULT_CAP_BYTES: Final = 16_777_216  # output kept of one stream of one comman
 MAX_CAP_BYTES: Final = 268_435_456
 KEEPALIVE_MS: Final = 10_000
 LINK_DEAD_MS: Final = 60_000
+MAX_HANDSHAKE_BYTES: Final = 512  # one message of a handshake, its length included
+MAX_SEALED_BYTES: Final = 65_519  # plain text in one message of a sealed link
+HANDSHAKE_MS: Final = 10_000  # from a connection to an authenticated link
+MAX_HALF_OPEN: Final = 64  # connections that others have opened to a provider and not yet authenticated
+MAX_HALF_OPEN_DAEMON: Final = 8  # the same of a daemon
 
 # --- the client's own bounds ------------------------------------------------------------------------------------------
 OPEN_TIMEOUT_S: Final = 10.0  # from a connected socket to the daemon's hello
