@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sandlot.backends.base import Part
 from sandlot.errors import CleanupFailed
 from sandlot.lifecycle import State
 from sandlot.pacing import GateStatistics
@@ -46,6 +47,8 @@ class ProviderStatistics:
     """Waiting for the pace."""
     create: Spread
     """From the create call to the daemon's hello: image work, if any, is in here."""
+    parts: Mapping[Part, Spread]
+    """What `create` consists of, as far as the backend can tell: a part it knows nothing of is left out."""
     first_command: Spread
     """From hello to the end of the first command."""
     failures: Mapping[str, int]

@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from itertools import count
 
 from sandlot.errors import Closed
-from sandlot.events import EventLog
 from sandlot.pacing import Gate, GateStatistics, Outcome, Pace
 
 
@@ -17,10 +16,9 @@ class Turnstile:
     A waiter that is cancelled leaves the queue; one whose turn came in the very moment of its cancellation gives it back.
     """
 
-    def __init__(self, pace: Pace, events: EventLog) -> None:
+    def __init__(self, pace: Pace) -> None:
         self._loop = asyncio.get_running_loop()
         self._gate = Gate(pace, self._loop.time())
-        self._events = events
         self._tickets = count(1)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -47,11 +45,11 @@ class Turnstile:
             raise
         return ticket
 
-    def leave(self, ticket: int, outcome: Outcome) -> None:
-        """A create that was let in has ended."""
-        if self._gate.done(ticket, self._loop.time(), outcome):
-            self._events.append("gate.slowed", data={"limit": self._gate.statistics().limit, "why": outcome.kind})
+    def leave(self, ticket: int, outcome: Outcome) -> bool:
+        """A create that was let in has ended. True when that cut the adaptive limit."""
+        cut = self._gate.done(ticket, self._loop.time(), outcome)
         self._let_in()
+        return cut
 
     def statistics(self) -> GateStatistics:
         return self._gate.statistics()

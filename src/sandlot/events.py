@@ -2,8 +2,9 @@
 
 Kinds
     `sandbox.STATE`     a sandbox entered STATE (`sandlot.lifecycle`). data: what that state brought, such as
-                        `queue_s`, `create_s`, `first_command_s` with `sandbox.usable`, `why` with `sandbox.lost`,
-                        `deleting` or `gone`, `attempts` with `sandbox.gone`
+                        `queue_s`, `create_s`, `first_command_s` with `sandbox.usable` (and of `create_s`, as far as
+                        the backend can tell, `request_s`, `schedule_s`, `pull_s`, `start_s`), `why` with
+                        `sandbox.lost`, `deleting` or `gone`, `attempts` with `sandbox.gone`
     `create.failed`     one attempt failed. data: `error` (its kind), `message`, `retriable`, `attempt`
     `delete.failed`     one attempt failed. data: `error`, `message`, `attempt`
     `gate.slowed`       the pace was cut. data: `limit` (in flight), `why`

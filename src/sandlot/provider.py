@@ -70,7 +70,7 @@ class Provider:
             raise Closed("the provider is closed")
         if self._maker is None:
             await self.backend.start()
-            self._maker = Maker(self._custody, Turnstile(self.settings.pace, self.events), self._clocks)
+            self._maker = Maker(self._custody, Turnstile(self.settings.pace), self._clocks)
             self._watching = asyncio.create_task(self._custody.watch(self.settings.watch_pause_s), name="watch the backend")
 
     async def aclose(self) -> Closing:
@@ -244,6 +244,7 @@ class Provider:
             gate=self._maker.turnstile.statistics() if self._maker is not None else GateStatistics(),
             queue=Spread.of(clocks.queue),
             create=Spread.of(clocks.create),
+            parts=MappingProxyType({part: Spread.of(spans) for part, spans in clocks.parts.items()}),
             first_command=Spread.of(clocks.first_command),
             failures=MappingProxyType(dict(clocks.failures)),
         )

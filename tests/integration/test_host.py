@@ -52,7 +52,7 @@ async def test_watchers_hear_of_every_sandbox_when_the_host_dies(cache: Path) ->
     """Each by name, with why `node_lost`."""
     backend = LocalBackend(cache=cache)
     await backend.start()
-    connections = [await backend.create(name, SPEC, Grant()) for name in ("watch-a", "watch-b")]
+    connections = [(await backend.create(name, SPEC, Grant())).connection for name in ("watch-a", "watch-b")]
     seen: list[Gone] = []
 
     async def follow() -> None:

@@ -31,7 +31,7 @@ from sandlot.errors import (
 from sandlot.events import EventLog
 from sandlot.janitor import Deletion
 from sandlot.lifecycle import Record, State
-from sandlot.pacing import Pace
+from sandlot.pacing import Adaptive, Pace
 from sandlot.policy import Settings
 from sandlot.provider import Provider
 from sandlot.sandbox import Sandbox
@@ -85,6 +85,27 @@ async def test_the_clocks_of_queue_create_and_first_command_are_apart() -> None:
         statistics = provider.statistics()
     assert pytest.approx([statistics.queue.max_s, statistics.create.max_s, statistics.first_command.max_s]) == [5.0, 5.0, 2.0]
     assert (statistics.created, statistics.states) == (2, {State.USABLE: 2})
+
+
+async def test_what_the_backend_tells_of_a_create_is_kept_apart() -> None:
+    """Each part that it can tell has a clock; the others have none. The event of the sandbox tells them too."""
+    backend = FakeBackend(interfere=Script(create_before=[3.0]))
+    backend.spans = {"schedule": 0.5, "pull": 2.0}
+    async with providing(backend) as provider:
+        await provider.create(SPEC)
+        parts = provider.statistics().parts
+    assert {part: (spread.n, spread.max_s) for part, spread in parts.items()} == {"schedule": (1, 0.5), "pull": (1, 2.0)}
+    told = next(event.data for event in provider.events if event.kind == "sandbox.usable")
+    assert (told["create_s"], told["schedule_s"], told["pull_s"]) == pytest.approx((3.0, 0.5, 2.0))
+
+
+async def test_a_cut_of_the_pace_is_an_event() -> None:
+    """With the new limit and the reason."""
+    backend = FakeBackend(interfere=Script(create_before=[Throttled("later", retry_after_s=1.0)]))
+    async with providing(backend, pace=Pace(adaptive=Adaptive(start=8))) as provider:
+        await provider.create(SPEC)
+    slowed = [dict(event.data) for event in provider.events if event.kind == "gate.slowed"]
+    assert slowed == [{"limit": 4, "why": "throttled"}]
 
 
 async def test_image_work_is_not_charged_to_readiness() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sandlot.connection import Connection
 from sandlot.spec import Owner, Spec
@@ -47,6 +47,20 @@ class Grant:
     max_lifetime_s: float | None = None
 
 
+Part = Literal["request", "schedule", "pull", "start"]
+"""What a create consists of, in this order: the service takes it; a place is found for it; its image is fetched and
+unpacked there; the sandbox is made and its daemon says hello."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A new sandbox whose daemon has said hello."""
+
+    connection: Connection
+    spans: Mapping[Part, float] = field(default_factory=dict)
+    """Seconds that each part took, as far as the backend can tell them apart. A part it knows nothing of is left out."""
+
+
 class Backend(Protocol):
     """Makes, finds and removes sandboxes. All methods may be called concurrently."""
 
@@ -56,7 +70,7 @@ class Backend(Protocol):
     async def start(self) -> None:
         """Bring up what the backend needs. Raises `Unsupported` with a remedy where this machine cannot."""
 
-    async def create(self, name: str, spec: Spec, grant: Grant) -> Connection:
+    async def create(self, name: str, spec: Spec, grant: Grant) -> Opened:
         """Make the sandbox `name` (chosen by the caller, recorded before this call) and open its link.
 
         Cancelled or failed at any point it may leave the sandbox behind: the caller then calls `delete(name)`.

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from sandlot.backends.base import Gone, Grant, SandboxInfo
+from sandlot.backends.base import Gone, Grant, Opened, Part, SandboxInfo
 from sandlot.connection import Connection
 from sandlot.errors import SandboxFileExists, SandboxGone, SandlotError
 from sandlot.limits import MAX_FRAME_BYTES
@@ -94,6 +94,8 @@ class FakeBackend:
         self._watchers: set[asyncio.Queue[Gone]] = set()
         self.created = 0
         """How many came to exist."""
+        self.spans: dict[Part, float] = {}
+        """What each create says about its parts."""
 
     # --- what a test may ask and do -----------------------------------------------------------------------------------
     @property
@@ -124,13 +126,13 @@ class FakeBackend:
     async def start(self) -> None:
         """Nothing is needed."""
 
-    async def create(self, name: str, spec: Spec, grant: Grant) -> Connection:
+    async def create(self, name: str, spec: Spec, grant: Grant) -> Opened:
         """As a far-away service would: cancelling the call does not call the request back."""
         request = asyncio.get_running_loop().create_task(self._make(name, spec, grant))
         self._requests.add(request)
         request.add_done_callback(self._answered)
         await asyncio.wait([request])
-        return await self._open(request.result())
+        return Opened(await self._open(request.result()), self.spans)
 
     def _answered(self, request: asyncio.Task[_Fake]) -> None:
         self._requests.discard(request)

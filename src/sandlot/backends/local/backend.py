@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sandlot.backends.base import Gone, Grant, SandboxInfo
+from sandlot.backends.base import Gone, Grant, Opened, SandboxInfo
 from sandlot.backends.local import machine, messages
 from sandlot.backends.local.hostlink import HostCommand, HostLink
 from sandlot.backends.local.images.store import ImageStore, Progress
@@ -115,7 +115,7 @@ class LocalBackend:
             raise CleanupFailed(message, left=sorted(self._names), hint="run `sandlot gc`") from None
 
     # --- sandboxes ----------------------------------------------------------------------------------------------------
-    async def create(self, name: str, spec: Spec, grant: Grant) -> Connection:
+    async def create(self, name: str, spec: Spec, grant: Grant) -> Opened:
         """See `Backend.create`. The image is unpacked first where it has to be.
 
         Raises:
@@ -124,8 +124,10 @@ class LocalBackend:
             SandboxFileExists: the name is taken.
             Capacity, TransportLost, SandboxGone: retriable.
         """
-        state = self._running()
+        state, clock = self._running(), asyncio.get_running_loop().time
+        asked_s = clock()
         image = await state.images.resolve(spec.image)
+        unpacked_s = clock()
         connection = await state.link.dial()
         try:
             request = messages.create(connection.next_id(), name, spec, grant, image)
@@ -136,7 +138,7 @@ class LocalBackend:
             if isinstance(error, TransportLost):
                 state.link.check_alive(f"sandbox {name!r} was not made")
             raise
-        return connection
+        return Opened(connection, {"pull": unpacked_s - asked_s, "start": clock() - unpacked_s})
 
     async def reopen(self, name: str) -> Connection:
         """See `Backend.reopen`. A leased sandbox is found whichever host on this machine has it."""
