@@ -11,10 +11,11 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PYTEST_ARGS ?=
 DEMO_OUT ?= demo-out
+CLUSTER_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup system daemon demo test test-rust test-python lint bench lock clean
+.PHONY: help setup system daemon demo test test-rust test-python lint bench lock clean cluster-up cluster-down cluster-status
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,8 +56,8 @@ test-python: setup
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 lint: setup ## formatting, types, layers, clippy
-	@$(BIN)/ruff check -q src tests requirements hatch_build.py
-	@$(BIN)/ruff format -q --check src tests requirements hatch_build.py
+	@$(BIN)/ruff check -q src tests cluster requirements hatch_build.py
+	@$(BIN)/ruff format -q --check src tests cluster requirements hatch_build.py
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(STAMPS)/layers.log || { cat $(STAMPS)/layers.log; exit 1; }
 	@cd daemon && cargo fmt --check && cargo clippy -q --locked --all-targets -- -D warnings
@@ -64,6 +65,15 @@ lint: setup ## formatting, types, layers, clippy
 
 bench: setup ## the four measurements of this machine, each beside its floor
 	@for one in noop create density reset; do $(BIN)/sandlot bench $$one; done
+
+cluster-up: $(STAMPS)/install ## a real Kubernetes on this machine, built when missing (options: CLUSTER_ARGS="--fake-nodes 20")
+	@$(BIN)/python -m cluster up $(CLUSTER_ARGS)
+
+cluster-down: $(STAMPS)/install ## stop it, and remove everything of it
+	@$(BIN)/python -m cluster down $(CLUSTER_ARGS)
+
+cluster-status: $(STAMPS)/install ## which clusters run here
+	@$(BIN)/python -m cluster status $(CLUSTER_ARGS)
 
 lock: $(STAMPS)/packages ## pin the development environment anew (make lock ARGS=-U to move versions)
 	@$(BIN)/python -m pip install -q pip-tools

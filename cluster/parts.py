@@ -1,0 +1,59 @@
+"""The parts a cluster is made of, and what each is built from. Versions are in `go/<part>/go.mod` alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+GO = Path(__file__).with_name("go")
+
+
+@dataclass(frozen=True)
+class GoPart:
+    """Commands of pinned Go modules: those that the `tool` lines of its go.mod name."""
+
+    name: str
+    stamps: tuple[str, ...] = ()
+    """Variables that carry the version: the module's `-X` targets, with the module that has the version."""
+
+    tags: str = ""
+    cgo: bool = False
+    extra: tuple[str, ...] = ()
+    """More files for the part, by the names `build.py` knows them."""
+
+    @property
+    def source(self) -> Path:
+        return GO / self.name
+
+
+@dataclass(frozen=True)
+class DebianPart:
+    """Programs out of Debian packages. Unpacked, not installed: no service starts, no user is made, nothing is left."""
+
+    name: str
+    files: tuple[tuple[str, str, str], ...]
+    """Package, path inside it, path in the part; a directory brings what it holds."""
+
+
+KUBERNETES = GoPart("kubernetes", ("k8s.io/component-base/version.gitVersion=v{k8s.io/kubernetes}",), extra=("pause",))
+CONTAINERD = GoPart(
+    "containerd",
+    ("github.com/containerd/containerd/v2/version.Version={github.com/containerd/containerd/v2}",),
+    tags="no_btrfs,no_zfs,no_devmapper",
+)
+RUNC = GoPart("runc", ("main.version={github.com/opencontainers/runc}",), tags="seccomp", cgo=True)
+KWOK = GoPart("kwok", ("sigs.k8s.io/kwok/pkg/consts.Version=v{sigs.k8s.io/kwok}",), extra=("stages",))
+DEBIAN = DebianPart(
+    "debian",
+    (
+        ("etcd-server", "usr/bin/etcd", "bin/etcd"),
+        ("docker-registry", "usr/bin/docker-registry", "bin/docker-registry"),
+        ("containernetworking-plugins", "usr/lib/cni", "cni"),
+    ),
+)
+
+Part = GoPart | DebianPart
+
+
+def parts(runtimes: tuple[str, ...], *, policies: bool) -> tuple[Part, ...]:
+    """What a cluster with these options needs."""
+    del runtimes, policies
+    return (DEBIAN, KUBERNETES, CONTAINERD, RUNC, KWOK)

@@ -1,0 +1,123 @@
+"""Brings a cluster up, or takes back everything it began."""
+
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster import build, certs, cgroups, configs, images, kubeconfig, needs, nodes, parts, state
+from cluster.components import components
+from cluster.down import take_down
+from cluster.layout import Layout
+from cluster.say import Say
+from cluster.starting import Starter, make_directories
+from cluster.state import State
+from cluster.tools import Tools
+
+
+class UpError(Exception):
+    """The machine cannot run a cluster, or a part failed; what was begun is undone."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `up` is asked for."""
+
+    name: str = "main"
+    fake_nodes: int = 0
+    runtimes: tuple[str, ...] = ()
+    """Besides runc: `gvisor`."""
+
+    policies: bool = False
+    """Whether NetworkPolicies are enforced."""
+
+    merge_into: Path | None = None
+    """A kubeconfig of the user's that gets the cluster's context, made current; None for none."""
+
+
+def up(wanted: Wanted, say: Say) -> State:
+    """Bring it up and wait until it takes pods. A cluster that runs is left as it is, save fake nodes that it lacks.
+
+    Raises:
+        UpError, build.BuildError, starting.StartError: see there; nothing is left running.
+        KeyboardInterrupt: the same.
+    """
+    if os.geteuid() != 0:
+        raise UpError("a cluster needs root: it makes cgroups, namespaces and a bridge")
+    needs.provide(say)
+    tools = build.build(parts.parts(wanted.runtimes, policies=wanted.policies), say)
+    with state.lock(f"cluster-{wanted.name}"):
+        old = state.load(wanted.name)
+        if old is not None and runs(old):
+            return _extend(old, wanted, say)
+        if old is not None:
+            say(f"{wanted.name}: parts of an earlier one are left, removing them")
+            take_down(old)
+        return _bring_up(wanted, tools, say)
+
+
+def runs(found: State) -> bool:
+    """Whether `up` came to its end and everything it started still lives."""
+    return found.ready and found.boot == state.boot_id() and all(one.alive() for one in found.processes.values())
+
+
+def _extend(old: State, wanted: Wanted, say: Say) -> State:
+    if not set(wanted.runtimes) <= set(old.runtimes) or (wanted.policies and not old.policies):
+        raise UpError(f"{wanted.name} runs without what is asked for now: take it down first")
+    nodes.add_fake_nodes(old.layout, wanted.fake_nodes)
+    nodes.wait_usable(old.layout, wanted.fake_nodes, lambda: None)
+    say(f"{wanted.name}: runs already, {_where(old.layout)}")
+    return old
+
+
+def _bring_up(wanted: Wanted, tools: Tools, say: Say) -> State:
+    claimed = state.claim(wanted.name, runtimes=wanted.runtimes, policies=wanted.policies)
+    claimed = replace(claimed, parts={name: str(path) for name, path in tools.parts.items()})
+    claimed.save()
+    starter = Starter(claimed, tools, say)
+    try:
+        _start(starter, wanted)
+    except BaseException:
+        say(f"{wanted.name}: stopping what was started")
+        left = take_down(starter.state)
+        say(f"{wanted.name}: left behind: {left}")
+        raise
+    say(f"{wanted.name}: up, {_where(claimed.layout)}")
+    return starter.state
+
+
+def _start(starter: Starter, wanted: Wanted) -> None:
+    layout, tools, say = starter.state.layout, starter.tools, starter.say
+    make_directories(layout)
+    cgroups.create(layout.cgroup)
+    certs.write(layout)
+    configs.write(layout, tools, wanted.runtimes)
+    say(f"{layout.name}: certificates and configuration written")
+    starter.start_all(components(layout, tools))
+    _import_pause(layout, tools)
+    nodes.add_fake_nodes(layout, wanted.fake_nodes)
+    nodes.wait_usable(layout, wanted.fake_nodes, starter.check)
+    say(f"{layout.name}: {1 + wanted.fake_nodes} nodes ready")
+    if wanted.merge_into is not None:
+        # Written down first: what is merged and not written down would stay for ever.
+        starter.state = replace(starter.state, merged_into=str(wanted.merge_into.absolute()))
+        starter.state.save()
+        kubeconfig.add(tools.path("kubectl"), wanted.merge_into, configs.kubeconfig(layout, "admin"))
+    starter.state = replace(starter.state, ready=True)
+    starter.state.save()
+
+
+def _import_pause(layout: Layout, tools: Tools) -> None:
+    """The image of what holds a pod's namespaces, straight into containerd."""
+    with tempfile.TemporaryDirectory(dir=layout.top) as scratch:
+        made = images.make(Path(scratch, "pause"), {"pause": tools.path("pause")}, command=["/pause"])
+        packed = images.archive(made, configs.PAUSE_IMAGE, Path(scratch, "pause.tar"))
+        words = [str(tools.path("ctr")), f"--address={layout.containerd_socket}", "--namespace=k8s.io"]
+        done = subprocess.run([*words, "images", "import", str(packed)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UpError(f"containerd took no pause image: {done.stderr.strip()}")
+
+
+def _where(layout: Layout) -> str:
+    return f"KUBECONFIG={layout.kubeconfig}, registry {layout.registry}"
