@@ -11,6 +11,7 @@
     │   ├── ImageNotFound          nothing at that reference
     │   └── ImageInvalid           something is there, but it is no usable image
     ├── Unsupported                this backend, mode or machine cannot do it
+    │   ├── Denied                 the credentials at hand give no right to do it
     │   ├── UserUnsupported        the id mode has no such user to become
     │   └── LimitUnenforceable     limits="require" and this limit cannot be enforced here
     ├── SandboxFileError           also an OSError: FileNotFoundError, IsADirectoryError, ... (`errors.files`)
@@ -20,6 +21,7 @@
     │   ├── ProtocolViolation      the other side broke the wire contract
     │   ├── Capacity               no room now
     │   ├── Throttled              told to come back later (.retry_after_s)
+    │   ├── RegistryFault          an image registry could not be reached or failed
     │   ├── NotReady               did not become usable within its ready time-out
     │   ├── DeadlineExceeded       no answer from the other side within the client's own bound
     │   └── DaemonFault            the daemon reported an internal error
@@ -131,6 +133,12 @@ class Unsupported(SandlotError):
     """This backend, id mode or machine cannot do what was asked. Not retriable here."""
 
     kind = "unsupported"
+
+
+class Denied(Unsupported):
+    """A cluster or registry refused: the credentials at hand are missing or give no right to do it."""
+
+    kind = "denied"
 
 
 class UserUnsupported(Unsupported):
@@ -249,6 +257,12 @@ class Throttled(Infrastructure):
     def __init__(self, message: str, *, retry_after_s: float | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
+
+
+class RegistryFault(Infrastructure):
+    """An image registry could not be reached, or failed. What it has stored stays; pushing again sends only the rest."""
+
+    kind = "registry"
 
 
 class NotReady(Infrastructure):

@@ -59,6 +59,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(errors.ImageInvalid, 2, "nothing was created", "make or copy the image again"),
     Rule(errors.BadRequest, 2, "nothing was changed", "see --help"),
     Rule(errors.LimitUnenforceable, 3, "nothing was created", "ask for it with --best-effort, or see `sandlot doctor`"),
+    Rule(errors.Denied, 3, "nothing was created", "see `sandlot doctor --kubernetes`"),
     Rule(errors.Unsupported, 3, "nothing was created", "see `sandlot doctor`"),
     Rule(errors.SandboxGone, 4, "its files are lost, other sandboxes are not", "run it again"),
     Rule(errors.Capacity, 4, "what runs goes on", "wait, or ask for less at once"),

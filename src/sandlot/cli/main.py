@@ -27,6 +27,7 @@ VERBS: Final[dict[str, Verb]] = {
     "shell": Verb("sandlot.cli.shell", "Open an interactive shell in a sandbox."),
     "ps": Verb("sandlot.cli.ps", "List the sandboxes of this machine."),
     "gc": Verb("sandlot.cli.gc", "Remove what dead owners left behind."),
+    "image": Verb("sandlot.cli.image", "Make and push the images that pods are made from."),
     "doctor": Verb("sandlot.cli.doctor", "Say what this machine can do and what is missing."),
     "bench": Verb("sandlot.cli.bench", "Measure this machine against its own floor."),
     "completion": Verb("sandlot.cli.completion", "Print the completion script of a shell."),

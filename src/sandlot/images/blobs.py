@@ -137,7 +137,7 @@ def read_document(blobs: Blobs, descriptor: Descriptor) -> bytes:
     Raises:
         Malformed: missing, too large, or not what its digest says.
     """
-    name = _blob_name(descriptor.digest)
+    name = blob_name(descriptor.digest)
     with blobs.open(name) as file:
         checked = _Verified(file.read, descriptor.digest, limit=MAX_DOCUMENT_BYTES, what=name)
         raw = checked.read(MAX_DOCUMENT_BYTES)
@@ -161,7 +161,7 @@ def read_layer(blobs: Blobs, layer: Descriptor, diff_id: str, *, limit_bytes: in
         Malformed: damaged, cut short, or larger than `limit_bytes` once decompressed.
         Unsupported: zstd, and the `zstandard` package is not installed.
     """
-    name = _blob_name(layer.digest)
+    name = blob_name(layer.digest)
     with blobs.open(name) as file:
         packed_limit = layer.size if layer.size >= 0 else limit_bytes
         packed = _Verified(file.read, layer.digest, limit=packed_limit, what=f"layer {layer.digest}")
@@ -171,7 +171,8 @@ def read_layer(blobs: Blobs, layer: Descriptor, diff_id: str, *, limit_bytes: in
         packed.finish()
 
 
-def _blob_name(digest: str) -> str:
+def blob_name(digest: str) -> str:
+    """Where a blob lies in a layout. Raises `Malformed` for what is no digest."""
     algorithm, _, value = checked_digest(digest).partition(":")
     return f"blobs/{algorithm}/{value}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -103,7 +104,18 @@ def checked_digest(digest: str) -> str:
     return digest
 
 
-def find_manifest(index: Index, ref: str, read: ReadDocument) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The manifest of one image."""
+
+    manifest: Manifest
+    raw: bytes
+    """As it is stored: what its digest covers."""
+    media_type: str
+    """As what points to it says; may be empty."""
+
+
+def find_manifest(index: Index, ref: str, read: ReadDocument) -> Found:
     """The manifest that `ref` names, for this machine.
 
     Raises:
@@ -119,13 +131,13 @@ def find_manifest(index: Index, ref: str, read: ReadDocument) -> Manifest:
     return _descend(found, read, depth=0)
 
 
-def _descend(found: list[Descriptor], read: ReadDocument, *, depth: int) -> Manifest:
+def _descend(found: list[Descriptor], read: ReadDocument, *, depth: int) -> Found:
     if depth > _MAX_INDEX_DEPTH:
         raise Malformed("its indexes are nested too deeply")
     fitting = [item for item in found if _fits(item.platform)]
     if not fitting:
         others = sorted({f"{item.platform.os}/{item.platform.architecture}" for item in found if item.platform})
-        raise Malformed(f"it holds no image for linux/{_machine()}" + (f", only {', '.join(others)}" if others else ""))
+        raise Malformed(f"it holds no image for linux/{machine()}" + (f", only {', '.join(others)}" if others else ""))
     distinct = {item.digest for item in fitting}
     if len(distinct) > 1:
         names = sorted(item.name or item.digest for item in fitting)
@@ -137,14 +149,15 @@ def _descend(found: list[Descriptor], read: ReadDocument, *, depth: int) -> Mani
     manifest = decode(Manifest, raw, "manifest")
     if len(manifest.layers) > MAX_LAYERS:
         raise Malformed(f"it has {len(manifest.layers)} layers; at most {MAX_LAYERS} can be stacked")
-    return manifest
+    return Found(manifest, raw, chosen.media_type)
 
 
 def _fits(wanted: Platform | None) -> bool:
-    return wanted is None or (wanted.os in ("", "linux") and wanted.architecture in ("", _machine()))
+    return wanted is None or (wanted.os in ("", "linux") and wanted.architecture in ("", machine()))
 
 
-def _machine() -> str:
+def machine() -> str:
+    """This machine's architecture, as images name it."""
     return _MACHINES.get(platform.machine(), platform.machine())
 
 
@@ -156,7 +169,7 @@ def read_config(manifest: Manifest, read: ReadDocument) -> Config:
     """
     config = decode(Config, read(manifest.config), "config")
     if not _fits(Platform(architecture=config.architecture, os=config.os)):
-        raise Malformed(f"it is for {config.os}/{config.architecture}, this machine is linux/{_machine()}")
+        raise Malformed(f"it is for {config.os}/{config.architecture}, this machine is linux/{machine()}")
     if len(config.rootfs.diff_ids) != len(manifest.layers):
         raise Malformed(f"its config names {len(config.rootfs.diff_ids)} layers, its manifest {len(manifest.layers)}")
     for digest in config.rootfs.diff_ids:

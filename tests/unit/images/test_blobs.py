@@ -8,11 +8,11 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.unit.images.layouts import PACK, Layout, archive, digest, tar
 
 from sandlot.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
 from sandlot.images.oci import MAX_DOCUMENT_BYTES, Descriptor
 from sandlot.images.tarstream import Data, Malformed, Member
+from tests.unit.images.layouts import PACK, Layout, archive, digest, tar
 
 LAYER = tar(("a", b"1" * 100_000), ("b", b""))
 LIMIT = 1_000_000

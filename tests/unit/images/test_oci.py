@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.images.layouts import INDEX, MANIFEST, Layout, tar
 
 from sandlot.images.blobs import Folder, read_document, read_file
 from sandlot.images.oci import Config, Descriptor, Index, Manifest, decode, find_manifest, read_config
 from sandlot.images.tarstream import Malformed
+from tests.unit.images.layouts import INDEX, MANIFEST, Layout, tar
 
 LAYER = tar(("a", b"1"))
 
@@ -24,7 +24,7 @@ def pick(layout: Layout, ref: str = "") -> tuple[Manifest, Config]:
     def read(descriptor: Descriptor) -> bytes:
         return read_document(blobs, descriptor)
 
-    manifest = find_manifest(index, ref, read)
+    manifest = find_manifest(index, ref, read).manifest
     return manifest, read_config(manifest, read)
 
 

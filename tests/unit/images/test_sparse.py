@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.unit.images.test_tarstream import read_all
 
 from sandlot.images.tarstream import Data, Malformed, Member, read_tar
+from tests.unit.images.test_tarstream import read_all
 
 MIB = 2**20
 

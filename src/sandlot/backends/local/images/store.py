@@ -14,9 +14,10 @@ from typing import Final, Literal, Protocol
 
 from sandlot.backends.local.images.cache import LayerCache, LayerKey, directory_mode, keys
 from sandlot.backends.local.images.layers import LayerReader
-from sandlot.errors import BadRequest, Capacity, ImageInvalid, ImageNotFound, SandboxFileError, SandboxNoSpace
+from sandlot.errors import BadRequest, Capacity, SandboxFileError, SandboxNoSpace
 from sandlot.images import oci
-from sandlot.images.blobs import Archive, Blobs, Folder, read_document, read_file, read_layer
+from sandlot.images.blobs import Blobs, read_layer
+from sandlot.images.layout import as_image_errors, read_image
 from sandlot.images.reference import Reference, parse
 from sandlot.images.tarstream import Malformed
 from sandlot.limits import MAX_LAYER_BYTES, MAX_LAYER_INODES
@@ -128,18 +129,12 @@ class ImageStore:
     # --- what is not --------------------------------------------------------------------------------------------------
     async def _unpack(self, reference: Reference) -> Image:
         name = reference.text
-        try:
+        with as_image_errors(name):
             state = _state(reference)
-            blobs, manifest, config = await asyncio.to_thread(_documents, reference)
-            stack = keys(config.rootfs.diff_ids)
-            paths = await self._layers(name, blobs, manifest.layers, stack)
-        except Malformed as error:
-            raise ImageInvalid(f"image {name!r} is damaged or not an image: {error}", hint="make or copy it again") from error
-        except LookupError as error:
-            raise ImageNotFound(f"image {name!r}: {error.args[0]}") from error
-        except PermissionError as error:
-            raise ImageNotFound(f"image {name!r} cannot be read: {error}", hint="check the rights of its files") from error
-        run = config.config or oci.RunConfig()
+            documents = await asyncio.to_thread(read_image, reference)
+            stack = keys(documents.config.rootfs.diff_ids)
+            paths = await self._layers(name, documents.blobs, documents.manifest.layers, stack)
+        run = documents.config.config or oci.RunConfig()
         image = Image("layers", tuple(paths), tuple(run.env or ()), run.working_dir or "", run.user or "")
         self._remember(reference, state, image, stack)
         return image
@@ -191,28 +186,6 @@ class ImageStore:
                 raise
         self._cache.publish(key, leans_on_lower=reader.leans_on_lower)
         self._progress(tell(count, True))
-
-
-def _documents(reference: Reference) -> tuple[Blobs, oci.Manifest, oci.Config]:
-    blobs: Blobs = Folder(reference.path) if reference.kind == "oci" else Archive(reference.path)
-    _require_layout(blobs)
-    index = oci.decode(oci.Index, read_file(blobs, "index.json"), "index")
-    read = partial(read_document, blobs)
-    manifest = oci.find_manifest(index, reference.ref, read)
-    return blobs, manifest, oci.read_config(manifest, read)
-
-
-def _require_layout(blobs: Blobs) -> None:
-    try:
-        read_file(blobs, "oci-layout")
-    except Malformed as error:
-        try:
-            read_file(blobs, "manifest.json")
-        except Malformed:
-            raise error from None
-        raise Malformed(
-            "it is a Docker archive without an OCI layout (`docker save` before version 25); convert it first"
-        ) from error
 
 
 def _state(reference: Reference) -> object:
