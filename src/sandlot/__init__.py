@@ -51,10 +51,11 @@ from sandlot.spec import Spec
 
 if TYPE_CHECKING:
     from sandlot.accounts import Closing, ProviderStatistics, Spread
+    from sandlot.adaptive import Adaptive, QueueTarget
     from sandlot.events import Event, EventLog, read_events
     from sandlot.janitor import Deletion
     from sandlot.opening import local
-    from sandlot.pacing import Adaptive, Pace
+    from sandlot.pacing import Pace
     from sandlot.policy import Settings
     from sandlot.pool import Pool, PoolLimits, PoolStatistics
     from sandlot.provider import Provider
@@ -129,6 +130,7 @@ __all__ = [
     "ProtocolViolation",
     "Provider",
     "ProviderStatistics",
+    "QueueTarget",
     "Record",
     "Recorder",
     "RegistryFault",
@@ -178,7 +180,8 @@ _LATER: Final = {
     "read_events": "sandlot.events",
     "Deletion": "sandlot.janitor",
     "local": "sandlot.opening",
-    "Adaptive": "sandlot.pacing",
+    "Adaptive": "sandlot.adaptive",
+    "QueueTarget": "sandlot.adaptive",
     "Pace": "sandlot.pacing",
     "Settings": "sandlot.policy",
     "Pool": "sandlot.pool",

@@ -15,7 +15,17 @@ from typing import Final
 from sandlot.admission import Turnstile
 from sandlot.backends.base import Grant, Part
 from sandlot.custody import Custody
-from sandlot.errors import BadRequest, Closed, Infrastructure, NotReady, SandboxFileExists, SandboxGone, Throttled
+from sandlot.errors import (
+    BadRequest,
+    Closed,
+    ImageInvalid,
+    ImageNotFound,
+    Infrastructure,
+    NotReady,
+    SandboxFileExists,
+    SandboxGone,
+    Throttled,
+)
 from sandlot.events import Scalar
 from sandlot.lifecycle import Record, Step
 from sandlot.pacing import Outcome
@@ -111,7 +121,7 @@ class Maker:
             self.custody.journal.step(record, Step.OPEN, {"create_s": timing.create_s})
             await first_command(sandbox, limits.ready_s)
             timing.first_command_s = lap()
-            outcome = Outcome("served")
+            outcome = Outcome("served", aside_s=timing.parts.get("pull", 0.0), queued_s=timing.parts.get("schedule", 0.0))
             if not record.doomed:
                 self.clocks.usable(timing)
                 self.custody.journal.step(record, Step.ANSWER, timing.told())
@@ -121,6 +131,9 @@ class Maker:
             raise
         except Infrastructure:
             outcome = Outcome("failed")
+            raise
+        except (ImageNotFound, ImageInvalid):
+            outcome = Outcome("broken")
             raise
         finally:
             if self.turnstile.leave(ticket, outcome):

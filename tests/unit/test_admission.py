@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from sandlot.adaptive import Adaptive
 from sandlot.admission import Turnstile
 from sandlot.errors import Closed
-from sandlot.pacing import Adaptive, Outcome, Pace
+from sandlot.pacing import Outcome, Pace
 
 pytestmark = pytest.mark.looptime
 SERVED = Outcome("served")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import heapq
 import sys
 from itertools import combinations, pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from sandlot.adaptive import Adaptive
 from sandlot.errors import BadRequest
-from sandlot.pacing import Adaptive, Gate, Outcome, Pace, Turn
+from sandlot.pacing import Gate, Outcome, Pace, Turn
 
 SERVED = Outcome("served")
 
@@ -180,6 +182,25 @@ def test_kinds_are_measured_apart() -> None:
     assert gate.statistics().cuts == 0
 
 
+@pytest.mark.parametrize("how", ["failed", "broken"])
+def test_a_kind_that_only_fails_slows_nobody_else(how: Literal["failed", "broken"]) -> None:
+    """Once that is known few of it are under way, the others start as if it were not there, and the limit is not cut."""
+    gate = Gate(Pace(in_flight=8, adaptive=Adaptive(start=8)))
+    for ticket in range(100):
+        gate.ask(ticket, "bad" if ticket % 2 else "good")
+    fate: dict[int, Outcome] = {ticket: Outcome(how) if ticket % 2 else SERVED for ticket in range(100)}
+    for ticket in gate.poll(0.0).start:
+        gate.done(ticket, 1.0, fate[ticket])
+    cuts, hanging, good = gate.statistics().cuts, 0, 0
+    for second in range(1, 20):
+        for ticket in gate.poll(float(second)).start:
+            hanging += ticket % 2
+            if not ticket % 2:
+                good += 1
+                gate.done(ticket, float(second), SERVED)
+    assert (gate.statistics().cuts, hanging, good) == (cuts, 2, 46)
+
+
 def test_ten_thousand_queued_cost_no_more_each_than_a_hundred() -> None:
     """Work for each request does not grow with the queue: counted in calls, not in time."""
 
@@ -257,12 +278,13 @@ outcomes = st.builds(Outcome, st.sampled_from(("served", "failed", "other"))) | 
 
 
 class AnySchedule(RuleBasedStateMachine):
-    """Whatever happens: caps and rate hold, order is kept, nothing starts twice, and the queue drains in the end."""
+    """Whatever happens: caps and rate hold, order is kept within a kind, nothing starts twice, the queue drains in the end."""
 
     @initialize(pace=paces)
     def begin(self, pace: Pace) -> None:
         self.pace, self.gate, self.now = pace, Gate(pace), 0.0
         self.asked = 0
+        self.kinds: list[int] = []
         self.withdrawn: set[int] = set()
         self.started: list[tuple[float, int]] = []
         self.flight: list[int] = []
@@ -277,6 +299,7 @@ class AnySchedule(RuleBasedStateMachine):
     @rule(kind=st.integers(0, 2))
     def ask(self, kind: int) -> None:
         self.gate.ask(self.asked, kind)
+        self.kinds.append(kind)
         self.asked += 1
         self.poll()
 
@@ -300,7 +323,10 @@ class AnySchedule(RuleBasedStateMachine):
         if hasattr(self, "gate"):
             self.drain()
             order = [ticket for _, ticket in self.started]
-            assert order == sorted(order)
+            for kind in range(3):
+                of_kind = [ticket for ticket in order if self.kinds[ticket] == kind]
+                assert of_kind == sorted(of_kind)
+            assert len(order) == len(set(order))
             assert set(order) | self.withdrawn == set(range(self.asked))
             assert not set(order) & self.withdrawn
             self.check_rate()

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sandlot.adaptive import Adaptive
 from sandlot.connection import Connection
 from sandlot.errors import (
     BadRequest,
@@ -31,7 +32,7 @@ from sandlot.errors import (
 from sandlot.events import EventLog
 from sandlot.janitor import Deletion
 from sandlot.lifecycle import Record, State
-from sandlot.pacing import Adaptive, Pace
+from sandlot.pacing import Pace
 from sandlot.policy import Settings
 from sandlot.provider import Provider
 from sandlot.sandbox import Sandbox
