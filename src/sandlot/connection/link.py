@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from sandlot import errors
 from sandlot.connection.reopening import reopened
 from sandlot.connection.sinks import Brake, Contents, Feed, Output, Pages, Sink, Source
-from sandlot.connection.wire import Wire
+from sandlot.connection.wire import Listener, Wire
 from sandlot.errors import SandlotError, TransportLost
 from sandlot.limits import (
     MAX_CHUNK_BYTES,
@@ -57,7 +57,12 @@ class Connection:
     # --- opening and closing --------------------------------------------------------------------------------------------
     @classmethod
     async def open(cls, sock: socket.socket, *, role: Role = "init", timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
-        """Say hello on a connected stream socket, which the connection then owns.
+        """Say hello on a connected stream socket, which the connection then owns. Raises as `open_over`."""
+        return await cls.open_over(lambda listener: Wire(listener).own(sock), role=role, timeout_s=timeout_s)
+
+    @classmethod
+    async def open_over(cls, bring: Bring, *, role: Role = "init", timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
+        """Say hello on the wire that `bring` makes for this connection, which then owns it.
 
         Raises:
             TransportLost: the other side closed before its hello. Retriable.
@@ -66,7 +71,7 @@ class Connection:
             ProtocolViolation: the other side is no daemon of the expected role.
         """
         connection = cls(role)
-        connection._wire = wire = await Wire.over(sock, connection)
+        connection._wire = wire = await bring(connection)
         if wire.closed.done():
             raise TransportLost("the other side closed the link at once")
         try:
@@ -151,6 +156,11 @@ class Connection:
     def failure(self) -> SandlotError | None:
         """Why the connection is of no more use; None while it is."""
         return self._failure
+
+    @property
+    def wire(self) -> Wire | None:
+        """The socket in use; None between two links, and after the last."""
+        return self._wire
 
     @property
     def links_lost(self) -> int:
@@ -402,6 +412,9 @@ class Connection:
 def _is_usable(connection: Connection) -> bool:
     return connection._wire is not None and connection._failure is None
 
+
+Bring = Callable[[Listener], Awaitable[Wire]]
+"""Makes a wire that tells this listener what comes."""
 
 Reopen = Callable[[], Awaitable[Connection]]
 """Makes a new link to the same sandbox. Raises `SandboxGone` when there is none any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 from sandlot.limits import MAX_CHUNK_BYTES
 
@@ -35,12 +35,11 @@ class Wire(asyncio.BufferedProtocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
 
-    @classmethod
-    async def over(cls, sock: socket.socket, listener: Listener) -> Wire:
-        """Own a connected socket."""
+    async def own(self, sock: socket.socket) -> Self:
+        """Take a connected socket, from now on this wire's to close."""
         sock.setblocking(False)
-        _, wire = await asyncio.get_running_loop().create_connection(lambda: cls(listener), sock=sock)
-        return wire
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        return self
 
     @property
     def ready(self) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -43,12 +43,12 @@ class ScriptedDaemon:
         self.received: list[r.Message] = []
         self.links = 0
         """How many links were made to it."""
-        self._link: _Link | None = None
-        self._links: list[_Link] = []
+        self._link: Link | None = None
+        self._links: list[Link] = []
         self._connections: list[Connection] = []
         self._news = asyncio.Event()
 
-    async def __aenter__(self) -> ScriptedDaemon:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -65,14 +65,20 @@ class ScriptedDaemon:
     async def connect(self, *, timeout_s: float = 10.0) -> Connection:
         """A connection to this daemon over a new link; fit for `Sandbox(reopen=...)`. The former link, if alive, stays open."""
         ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        loop = asyncio.get_running_loop()
-        _, self._link = await loop.create_connection(lambda: _Link(self), sock=theirs)
-        self._links.append(self._link)
-        self.links += 1
+        await self._carry(theirs, Link(self))
         connection = await Connection.open(ours, role=self.role, timeout_s=timeout_s)
         self._connections.append(connection)
         return connection
+
+    async def _carry(self, sock: socket.socket, link: Link) -> None:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: link, sock=sock)
+        self._adopt(link)
+
+    def _adopt(self, link: Link) -> None:
+        self._link = link
+        self._links.append(link)
+        self.links += 1
 
     async def next(self, kind: type[Kind]) -> Kind:
         """The next message of a kind, in the order of arrival; others stay in `received`."""
@@ -91,7 +97,7 @@ class ScriptedDaemon:
         """Bytes as they are, on the newest link."""
         if self._link is None:
             raise RuntimeError("nobody is connected")
-        self._link.transport.write(data)
+        self._link.write(data)
 
     def hang_up(self) -> None:
         """Close the link in order."""
@@ -123,14 +129,14 @@ class ScriptedDaemon:
             self._news.clear()
             await self._news.wait()
 
-    def _take(self, body: bytes, link: _Link) -> None:
+    def _take(self, body: bytes, link: Link) -> None:
         message: Any = _DECODERS[self.role].decode(body)
         if isinstance(message, r.Hello):
             if self.hello:
-                link.transport.write(encode(a.Welcome(version=1, role=self.role, daemon="scripted", name=self.name)))
+                link.write(encode(a.Welcome(version=1, role=self.role, daemon="scripted", name=self.name)))
         elif isinstance(message, r.Ping):
             if self.pong:
-                link.transport.write(encode(r.Pong(id=message.id)))
+                link.write(encode(r.Pong(id=message.id)))
         else:
             self.received.append(message)
         self._news.set()
@@ -139,7 +145,9 @@ class ScriptedDaemon:
         self._news.set()
 
 
-class _Link(asyncio.Protocol):
+class Link(asyncio.Protocol):
+    """One link to a scripted daemon."""
+
     def __init__(self, daemon: ScriptedDaemon) -> None:
         self._daemon = daemon
         self._buffer = b""
@@ -147,6 +155,9 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

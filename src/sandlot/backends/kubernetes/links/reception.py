@@ -1,0 +1,126 @@
+"""The provider's part of opening a sealed link, the same whoever opened the stream below it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final, Protocol
+
+import msgspec
+
+from sandlot import errors
+from sandlot.backends.kubernetes.links.registrar import Claim, Granted, Registrar
+from sandlot.connection import Connection
+from sandlot.connection.noise import Responder
+from sandlot.connection.sealed import LENGTH_BYTES, SealedWire, framed
+from sandlot.connection.wire import Wire
+from sandlot.errors import ProtocolViolation, TransportLost
+from sandlot.limits import HANDSHAKE_MS, MAX_HANDSHAKE_BYTES
+
+HANDSHAKE_S: Final = HANDSHAKE_MS / 1000
+_UNACKED_MS: Final = 20_000  # a peer that acknowledges nothing for so long is dead (`wire/contract.md`)
+
+_answers = msgspec.msgpack.Encoder()
+
+
+def tune(sock: socket.socket) -> None:
+    """What a TCP socket of a link has to be like. Those that a listening one accepts are as it is."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKED_MS)
+
+
+class Stream(Protocol):
+    """Bytes both ways, until a wire takes them over."""
+
+    async def read(self, most: int) -> bytes:
+        """What is there, at most so many bytes; empty at the end."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def carry(self, wire: SealedWire) -> Wire:
+        """From now on the stream is this wire's, to close too."""
+
+    def close(self) -> None:
+        """Unless a wire has it. Idempotent."""
+
+
+class SocketStream:
+    """A connected socket, which it owns."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket: socket.socket | None = sock
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+
+    async def read(self, most: int) -> bytes:
+        assert self._socket is not None
+        return await self._loop.sock_recv(self._socket, most)
+
+    async def write(self, data: bytes) -> None:
+        assert self._socket is not None
+        await self._loop.sock_sendall(self._socket, data)
+
+    async def carry(self, wire: SealedWire) -> Wire:
+        sock, self._socket = self._socket, None
+        assert sock is not None
+        return await wire.own(sock)
+
+    def close(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+
+async def receive(stream: Stream, registrar: Registrar, *, expected: str | None = None) -> Connection:
+    """Read a claim, grant it, and open the connection, whose hello is the daemon's proof. At most `HANDSHAKE_MS` in all.
+
+    `expected`: the name that has to be claimed, when this side chose whom to call. The stream is closed unless this succeeds.
+
+    Raises:
+        Refused: there is no such sandbox, or it is another process that claims to be it.
+        ProtocolViolation: no claim, another name, or a peer without the secret. Retriable.
+        TransportLost, DeadlineExceeded: the peer went away or kept silent. Retriable.
+    """
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            return await _receive(stream, registrar, expected)
+    except TimeoutError:
+        raise errors.DeadlineExceeded(f"no link was opened within {HANDSHAKE_S:g} s") from None
+    except OSError as error:
+        raise TransportLost(f"the link broke while it was opened: {error.strerror}") from error
+    finally:
+        stream.close()
+
+
+async def _receive(stream: Stream, registrar: Registrar, expected: str | None) -> Connection:
+    responder = Responder(registrar.key)
+    claim = Claim.read(responder.read(await _first_message(stream)))
+    if expected is not None and claim.name != expected:
+        raise ProtocolViolation(f"the daemon of {claim.name!r} answered where that of {expected!r} was called")
+    grant = registrar.admit(claim)
+    answer, ciphers = responder.write(grant.psk, _answers.encode(Granted(grant.resume)))
+    await stream.write(framed(answer))
+    connection = await Connection.open_over(lambda listener: stream.carry(SealedWire(listener, ciphers)))
+    try:
+        if connection.name != claim.name:
+            raise ProtocolViolation(f"the daemon of {claim.name!r} calls itself {connection.name!r}")
+        registrar.confirm(grant)
+    except BaseException:
+        await connection.aclose()
+        raise
+    return connection
+
+
+async def _first_message(stream: Stream) -> bytes:
+    """Exactly one message: the peer cannot know how to go on before it has the answer."""
+    data = b""
+    while True:
+        wanted = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big") if len(data) >= LENGTH_BYTES else MAX_HANDSHAKE_BYTES
+        if wanted > MAX_HANDSHAKE_BYTES or len(data) > wanted:
+            raise ProtocolViolation("a link that does not begin with a claim")
+        if len(data) == wanted:
+            return data[LENGTH_BYTES:]
+        part = await stream.read(MAX_HANDSHAKE_BYTES + 1 - len(data))
+        if not part:
+            raise TransportLost("the other side closed the link before its claim")
+        data += part
