@@ -1,5 +1,8 @@
 //! Bytes to frames over any stream, and frames to bytes with a bounded queue. Knows no verb and no role.
 //!
+//! A stream that crosses a network is sealed: then what is read is opened first and what is written is sealed last, here
+//! and in place, so that nothing else knows the difference.
+//!
 //! Writing never waits: what the socket does not take is queued, `pong` before data. Whoever produces data asks
 //! [`Connection::has_room`] first, and whoever reads stops while [`Connection::may_receive`] is false, so a peer that
 //! does not read bounds itself.
@@ -14,6 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::frame::{self, Breach, PREFIX_BYTES};
 use crate::limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES};
 use crate::message::Reply;
+use crate::seal::{self, LENGTH_BYTES, Seal};
 
 /// Queued bytes at which data waits for the peer to read.
 const ROOM_BYTES: usize = 512 * 1024;
@@ -21,6 +25,10 @@ const ROOM_BYTES: usize = 512 * 1024;
 const BACKLOG_BYTES: usize = 2 * MAX_FRAME_BYTES;
 /// What one `recv` asks for; longer frames grow the buffer to their own length, and it shrinks again afterwards.
 const READ_BYTES: usize = 16 * 1024;
+/// What one `recv` of a sealed stream asks for at most.
+const SEALED_READ_BYTES: usize = 256 * 1024;
+/// Sealed bytes that are made ready in one go: what a socket usually takes.
+const SEALED_WRITE_BYTES: usize = 256 * 1024;
 
 /// What a look at the socket brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +83,20 @@ impl Inbox {
         }
     }
 
+    /// Read sealed bytes and open the messages that are whole.
+    fn receive_sealed(&mut self, stream: &OwnedFd, sealed: &mut Sealed) -> Received {
+        self.compact();
+        let wanted = self.wanted_bytes().max(sealed.missing_bytes()).clamp(READ_BYTES, SEALED_READ_BYTES);
+        sealed.bytes.reserve(wanted);
+        let space = rustix::buffer::spare_capacity(&mut sealed.bytes);
+        match rustix::net::recv(stream, space, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Received::Closed,
+            Ok(_) if sealed.open_into(&mut self.bytes).is_ok() => Received::Some,
+            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+            Ok(_) | Err(_) => Received::Closed,
+        }
+    }
+
     fn announced(&self) -> std::result::Result<Option<usize>, Breach> {
         match self.bytes[self.taken..].first_chunk::<PREFIX_BYTES>() {
             Some(prefix) => frame::payload_length(*prefix, self.frame_limit).map(Some),
@@ -100,14 +122,48 @@ impl Inbox {
     }
 }
 
+/// What a sealed stream has beside a plain one.
+#[derive(Debug)]
+struct Sealed {
+    seal: Seal,
+    /// Received and not yet opened: less than one message between two reads.
+    bytes: Vec<u8>,
+}
+
+impl Sealed {
+    /// Bytes still missing from the message that has begun.
+    fn missing_bytes(&self) -> usize {
+        seal::message_length(&self.bytes).map_or(0, |length| (LENGTH_BYTES + length).saturating_sub(self.bytes.len()))
+    }
+
+    fn open_into(&mut self, plain: &mut Vec<u8>) -> Result<()> {
+        let mut opened = 0;
+        while let Some(length) = seal::message_length(&self.bytes[opened..]) {
+            let start = opened + LENGTH_BYTES;
+            let Some(message) = self.bytes.get(start..start + length) else { break };
+            self.seal.open(message, plain)?;
+            opened = start + length;
+        }
+        self.bytes.drain(..opened);
+        if self.bytes.is_empty() && self.bytes.capacity() > 2 * READ_BYTES {
+            self.bytes = Vec::new();
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
     stream: OwnedFd,
+    sealed: Option<Box<Sealed>>,
     inbox: Inbox,
+    /// Whole frames, not sealed: the place of a `pong` is found among them.
     queue: VecDeque<Vec<u8>>,
-    /// Bytes of the queue's first frame that are already sent.
-    sent: usize,
     queued_bytes: usize,
+    /// What is being written, as it goes over the wire.
+    wire: Vec<u8>,
+    /// Bytes of `wire` that are already sent.
+    sent: usize,
     scratch: Vec<u8>,
 }
 
@@ -117,12 +173,20 @@ impl Connection {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Connection {
             stream,
+            sealed: None,
             inbox: Inbox { frame_limit: MAX_HELLO_BYTES, ..Inbox::default() },
             queue: VecDeque::new(),
-            sent: 0,
             queued_bytes: 0,
+            wire: Vec::new(),
+            sent: 0,
             scratch: Vec::new(),
         })
+    }
+
+    /// As [`Connection::new`], for a stream on which a handshake has just ended.
+    pub fn sealed(stream: OwnedFd, seal: Seal) -> rustix::io::Result<Self> {
+        let connection = Self::new(stream)?;
+        Ok(Connection { sealed: Some(Box::new(Sealed { seal, bytes: Vec::new() })), ..connection })
     }
 
     /// The peer has said hello: frames may have their full length from now on.
@@ -132,7 +196,10 @@ impl Connection {
 
     /// Read what is there, once. Call [`Connection::next_frame`] until `None` after each `Some`.
     pub fn receive(&mut self) -> Received {
-        self.inbox.receive(&self.stream)
+        match &mut self.sealed {
+            None => self.inbox.receive(&self.stream),
+            Some(sealed) => self.inbox.receive_sealed(&self.stream, sealed),
+        }
     }
 
     /// The next whole payload, or `None` when more bytes are needed.
@@ -154,23 +221,13 @@ impl Connection {
         let mut frame = std::mem::take(&mut self.scratch);
         frame.clear();
         reply.encode(&mut frame)?;
-        if self.queue.is_empty() {
-            let count = self.write(&frame)?;
-            if count == frame.len() {
-                self.keep_scratch(frame);
-                return Ok(());
-            }
-            self.sent = count;
+        if self.is_blocked() && matches!(reply, Reply::Pong { .. } | Reply::Ping { .. }) {
+            // Behind what is already on the wire, before everything that has not begun.
+            self.queued_bytes += frame.len();
+            self.queue.push_front(frame);
+            return Ok(());
         }
-        self.queued_bytes += frame.len();
-        if matches!(reply, Reply::Pong { .. } | Reply::Ping { .. }) {
-            // Behind the frame that is half on the wire, before everything that has not begun.
-            let place = usize::from(self.sent > 0).min(self.queue.len());
-            self.queue.insert(place, frame);
-        } else {
-            self.queue.push_back(frame);
-        }
-        Ok(())
+        self.send_encoded(frame)
     }
 
     /// Send whole frames that were encoded elsewhere, or queue what the socket does not take.
@@ -178,16 +235,13 @@ impl Connection {
     /// # Errors
     /// `gone` when the link is broken.
     pub fn send_encoded(&mut self, frames: Vec<u8>) -> Result<()> {
-        if self.queue.is_empty() {
-            let count = self.write(&frames)?;
-            if count == frames.len() {
-                return Ok(());
-            }
-            self.sent = count;
+        if self.is_blocked() {
+            self.queued_bytes += frames.len();
+            self.queue.push_back(frames);
+            return Ok(());
         }
-        self.queued_bytes += frames.len();
-        self.queue.push_back(frames);
-        Ok(())
+        self.put_on_wire(frames)?;
+        self.write()
     }
 
     /// Send what is queued as far as the socket takes it.
@@ -195,38 +249,64 @@ impl Connection {
     /// # Errors
     /// `gone` when the link is broken.
     pub fn flush(&mut self) -> Result<()> {
-        while let Some(frame) = self.queue.pop_front() {
-            let count = self.write(&frame[self.sent..])?;
-            self.sent += count;
-            if self.sent < frame.len() {
-                self.queue.push_front(frame);
-                return Ok(());
+        self.write()?;
+        while !self.is_on_wire() && !self.queue.is_empty() {
+            // A plain frame goes as it is, sealed ones several at once.
+            while let Some(frame) = self.queue.pop_front() {
+                self.queued_bytes -= frame.len();
+                self.put_on_wire(frame)?;
+                if self.sealed.is_none() || self.wire.len() >= SEALED_WRITE_BYTES {
+                    break;
+                }
             }
-            self.sent = 0;
-            self.queued_bytes -= frame.len();
+            self.write()?;
         }
         Ok(())
     }
 
-    /// Whether queued bytes wait for the socket to become writable.
+    /// Whether bytes wait for the socket to become writable.
     pub fn is_blocked(&self) -> bool {
-        !self.queue.is_empty()
+        self.is_on_wire() || !self.queue.is_empty()
     }
 
     /// Whether a producer of data may send one more chunk.
     pub fn has_room(&self) -> bool {
-        self.queued_bytes < ROOM_BYTES
+        self.waiting_bytes() < ROOM_BYTES
     }
 
     /// Whether the peer has read enough of its answers to be listened to.
     pub fn may_receive(&self) -> bool {
-        self.queued_bytes < BACKLOG_BYTES
+        self.waiting_bytes() < BACKLOG_BYTES
     }
 
-    /// Give the stream away, with what was received and not taken. Everything queued must have been flushed.
+    /// Give a plain stream away, with what was received and not taken. Everything queued must have been flushed.
     pub fn into_parts(self) -> (OwnedFd, Vec<u8>) {
         let rest = self.inbox.bytes[self.inbox.taken..].to_vec();
         (self.stream, rest)
+    }
+
+    fn is_on_wire(&self) -> bool {
+        self.sent < self.wire.len()
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.queued_bytes + self.wire.len() - self.sent
+    }
+
+    /// Add frames to what is written next. A plain wire is empty before.
+    fn put_on_wire(&mut self, frames: Vec<u8>) -> Result<()> {
+        match &mut self.sealed {
+            None => {
+                let former = std::mem::replace(&mut self.wire, frames);
+                self.keep_scratch(former);
+                Ok(())
+            }
+            Some(sealed) => {
+                sealed.seal.seal(&frames, &mut self.wire)?;
+                self.keep_scratch(frames);
+                Ok(())
+            }
+        }
     }
 
     fn keep_scratch(&mut self, frame: Vec<u8>) {
@@ -235,12 +315,24 @@ impl Connection {
         }
     }
 
-    fn write(&self, bytes: &[u8]) -> Result<usize> {
-        match rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(errno) => Err(Error { code: Code::Gone, ..Error::system("send", errno) }),
+    /// Write what is on the wire as far as the socket takes it.
+    fn write(&mut self) -> Result<()> {
+        if !self.is_on_wire() {
+            return Ok(());
         }
+        match rustix::net::send(&self.stream, &self.wire[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => self.sent += count,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Err(Error { code: Code::Gone, ..Error::system("send", errno) }),
+        }
+        if !self.is_on_wire() {
+            self.sent = 0;
+            self.wire.clear();
+            if self.wire.capacity() > 2 * READ_BYTES {
+                self.wire = Vec::new();
+            }
+        }
+        Ok(())
     }
 }
 

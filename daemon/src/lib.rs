@@ -1,6 +1,6 @@
 //! `sandlotd`: PID 1 of a sandbox (`init`), and the maker of sandboxes on one machine (`host`).
 //!
-//! From the bytes up: [`frame`] and [`message`] know the wire, [`connection`] one socket, [`reactor`] readiness and
+//! From the bytes up: [`frame`] and [`message`] know the wire, [`seal`] what crosses a network, [`connection`] one socket, [`reactor`] readiness and
 //! deadlines. [`serve`] is the main loop of a sandbox; it hands each request to one file of [`verbs`]. [`files`] and
 //! [`cgroup`] are the kernel-facing parts that the verbs use. [`init`] boots a sandbox and resets it; [`host`] makes
 //! and destroys sandboxes. Nothing below `serve` knows the roles.
@@ -18,8 +18,10 @@ pub mod message;
 pub mod output;
 pub mod process;
 pub mod reactor;
+pub mod relay;
 pub mod removal;
 pub mod sandbox;
+pub mod seal;
 pub mod serve;
 pub mod source;
 mod transfer;

@@ -11,12 +11,13 @@ fn main() -> ExitCode {
         Some("init") => sandlotd::init::run(&rest),
         Some("host") => sandlotd::host::run(&rest),
         Some("warden") => sandlotd::host::run_warden(&rest),
+        Some("connect") => sandlotd::relay::run(&rest),
         Some("version") => {
             println!("{}", sandlotd::NAME);
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("usage: sandlotd init|host|warden|version");
+            eprintln!("usage: sandlotd init|host|warden|connect|version");
             ExitCode::from(2)
         }
     }

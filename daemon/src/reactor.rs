@@ -1,6 +1,6 @@
 //! Readiness by epoll. One thread, no callbacks: [`Reactor::wait`] returns which tokens are ready.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -91,6 +91,13 @@ impl Reactor {
             }
         }));
         Ok(())
+    }
+}
+
+/// Readable when anything in it is ready: a reactor may be watched by another.
+impl AsFd for Reactor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

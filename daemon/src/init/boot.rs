@@ -14,7 +14,7 @@ use crate::cgroup::{Leaves, Whole};
 use crate::error::{Error, Result};
 use crate::files::Destination;
 use crate::sandbox::SandboxContext;
-use crate::source::Source;
+use crate::source::{HostSource, Source};
 use crate::users::IdMaps;
 
 /// Where the host has put its end of our link.
@@ -32,7 +32,7 @@ pub fn boot() -> Result<(Source, SandboxContext)> {
     match build(&link, &mut spans) {
         Ok(context) => {
             answer(&link, &BootReply::Ready { spans: spans.steps })?;
-            Ok((Source::new(link), context))
+            Ok((Source::Host(HostSource::new(link)), context))
         }
         Err(error) => {
             let reply = BootReply::Failed { code: error.code, message: error.message.to_string(), errno: error.errno };

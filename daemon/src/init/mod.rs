@@ -27,8 +27,6 @@ use std::process::ExitCode;
 pub use confinement::{Confinement, Identity};
 pub use namespaces::unshare;
 
-use crate::serve::Ended;
-
 /// Exit code of an init whose sandbox nobody has used for its idle time-out.
 pub const IDLE: u8 = 10;
 
@@ -42,8 +40,7 @@ pub fn run(arguments: &[OsString]) -> ExitCode {
     }
     match boot::boot() {
         Ok((source, context)) => match crate::serve::serve(source, context) {
-            Ok(Ended::SourceClosed) => ExitCode::SUCCESS,
-            Ok(Ended::Idle) => ExitCode::from(IDLE),
+            Ok(ended) => ExitCode::from(ended.exit_code()),
             Err(error) => {
                 eprintln!("sandlotd init: {error}");
                 ExitCode::FAILURE

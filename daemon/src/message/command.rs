@@ -181,6 +181,12 @@ pub struct Reset {
     pub keep_results: bool,
 }
 
+/// `renew` to an init; the host's names a sandbox and is [`super::Renew`].
+#[derive(Debug, Deserialize)]
+pub struct RenewLease {
+    pub lease_ms: u64,
+}
+
 /// How a command ended. Exactly one of `code` and `signal` is not nil.
 #[derive(Debug, Serialize)]
 pub struct Exit<'a> {

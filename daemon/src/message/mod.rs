@@ -53,6 +53,7 @@ pub enum Request<'a> {
     Processes,
     Quiesce(Quiesce),
     Reset(Reset),
+    RenewLease(RenewLease),
     Bye,
     Create(Box<Create<'a>>),
     Enter(Named<'a>),
@@ -115,6 +116,7 @@ fn parse_for_init<'a>(kind: &str, payload: &'a [u8]) -> Result<Option<Request<'a
         "usage" => Request::Usage,
         "processes" => Request::Processes,
         "quiesce" => Request::Quiesce(decode(payload)?),
+        "renew" => Request::RenewLease(decode(payload)?),
         "reset" => Request::Reset(decode(payload)?),
         _ => return Ok(None),
     }))

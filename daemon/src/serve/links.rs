@@ -11,11 +11,13 @@ use crate::frame::{self, Envelope};
 use crate::limits::{KEEPALIVE_MS, LINK_DEAD_MS, MAX_CALLS};
 use crate::message::{HelloReply, Reply, Request, Role};
 use crate::reactor::{Interest, Ready};
-use crate::source::Accepted;
+use crate::source::{Accepted, Arrival};
 use crate::transfer::Ticket;
 
 /// Clients that may be connected at the same time.
 const MAX_LINKS: usize = 64;
+/// Steps of the source at one go: somebody who connects again and again does not keep the loop from its work.
+const MAX_ACCEPTS: usize = 32;
 /// What this daemon can do beyond version 1's minimum.
 const FEATURES: [&str; 2] = ["pty", "shells"];
 const WIRE_VERSION: u64 = 1;
@@ -34,7 +36,11 @@ pub(crate) enum Call {
 pub(crate) struct Link {
     pub connection: Connection,
     pub calls: HashMap<u32, Call>,
+    /// Its name at its source.
+    arrival: Arrival,
     opened: bool,
+    /// Something has come after hello: the client has heard us.
+    proven: bool,
     interest: Interest,
     last_heard: Instant,
     pinged: bool,
@@ -85,12 +91,12 @@ impl Link {
 
 impl Server {
     pub(super) fn accept_links(&mut self) -> Option<Ended> {
-        loop {
-            match self.source.accept() {
-                Accepted::Stream(_) if self.links.len() >= MAX_LINKS => eprintln!("sandlotd: too many clients"),
-                Accepted::Stream(stream) => {
-                    if let Err(errno) = self.add_link(stream) {
-                        eprintln!("sandlotd: a client's socket: {errno}");
+        for _ in 0..MAX_ACCEPTS {
+            match self.source.accept(Instant::now()) {
+                Accepted::Link(connection, arrival) => {
+                    if let Err(error) = self.add_link(connection, arrival) {
+                        eprintln!("sandlotd: a new client: {error}");
+                        self.source.closed(arrival, Instant::now());
                     }
                 }
                 Accepted::Other => {}
@@ -98,16 +104,23 @@ impl Server {
                 Accepted::Closed => return Some(Ended::SourceClosed),
             }
         }
+        None
     }
 
-    fn add_link(&mut self, stream: std::os::fd::OwnedFd) -> rustix::io::Result<()> {
-        let connection = Connection::new(stream)?;
+    fn add_link(&mut self, connection: Connection, arrival: Arrival) -> Result<()> {
+        if self.links.len() >= MAX_LINKS && !self.drop_quietest_link() {
+            return Err(Error::new(Code::TooMany, "too many clients"));
+        }
         self.last_link += 1;
-        self.reactor.add(&connection, Subject::Link(self.last_link).token(), Interest::Read)?;
+        self.reactor
+            .add(&connection, Subject::Link(self.last_link).token(), Interest::Read)
+            .map_err(|errno| Error::system("epoll_ctl", errno))?;
         let link = Link {
             connection,
             calls: HashMap::new(),
+            arrival,
             opened: false,
+            proven: false,
             interest: Interest::Read,
             last_heard: Instant::now(),
             pinged: false,
@@ -115,6 +128,15 @@ impl Server {
         };
         self.links.insert(self.last_link, link);
         Ok(())
+    }
+
+    /// Of links over a network the dead linger: the one heard of longest ago makes way for a new one.
+    fn drop_quietest_link(&mut self) -> bool {
+        if !self.source.is_network() {
+            return false;
+        }
+        let quietest = self.links.iter().min_by_key(|(_, link)| link.last_heard).map(|(number, _)| *number);
+        quietest.inspect(|number| self.close_link(*number)).is_some()
     }
 
     pub(super) fn link_ready(&mut self, number: u64, ready: Ready) {
@@ -215,6 +237,7 @@ impl Server {
 
     fn handle_request(&mut self, link: u64, envelope: &Envelope<'_>, request: &Request<'_>) -> Result<()> {
         let id = envelope.id;
+        self.note_proof(link);
         match request {
             Request::Ping => {
                 self.reply(link, &Reply::Pong { id });
@@ -239,6 +262,15 @@ impl Server {
                 Ok(())
             }
             Ok(()) => Ok(()),
+        }
+    }
+
+    fn note_proof(&mut self, number: u64) {
+        if let Some(link) = self.links.get_mut(&number)
+            && !link.proven
+        {
+            link.proven = true;
+            self.source.proven(link.arrival);
         }
     }
 
@@ -269,6 +301,7 @@ impl Server {
     fn close_link(&mut self, number: u64) {
         let Some(link) = self.links.remove(&number) else { return };
         self.transfers.held.remove(&number);
+        self.source.closed(link.arrival, Instant::now());
         for call in link.calls.into_values() {
             match call {
                 Call::Command(command) => self.detach(command, number),

@@ -28,7 +28,7 @@ use crate::process::reaper::Reaper;
 use crate::process::spawn::Spawner;
 use crate::reactor::{Interest, Reactor, Ready, Token};
 use crate::sandbox::SandboxContext;
-use crate::source::Source;
+use crate::source::{Loss, Source};
 use crate::users::User;
 
 use keepers::Keepers;
@@ -50,6 +50,31 @@ pub enum Ended {
     SourceClosed,
     /// Nobody has used the sandbox for its `idle_timeout`.
     Idle,
+    /// No authenticated link for the whole grace.
+    LinkLost,
+    /// The lease was not renewed.
+    LeaseExpired,
+}
+
+impl Ended {
+    /// What the process exits with.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ended::SourceClosed => 0,
+            Ended::Idle => crate::init::IDLE,
+            Ended::LinkLost => 11,
+            Ended::LeaseExpired => 12,
+        }
+    }
+}
+
+impl From<Loss> for Ended {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Links => Ended::LinkLost,
+            Loss::Lease => Ended::LeaseExpired,
+        }
+    }
 }
 
 /// What a descriptor of the loop belongs to.
@@ -126,7 +151,7 @@ pub(crate) struct Server {
     pub reactor: Reactor,
     pub reaper: Reaper,
     pub spawner: Spawner,
-    source: Source,
+    pub source: Source,
     pub links: BTreeMap<u64, Link>,
     last_link: u64,
     pub commands: Commands,
@@ -146,7 +171,7 @@ pub(crate) struct Server {
     last_used: Instant,
 }
 
-/// Serve the connections that come from `source` until the host is gone or the sandbox is idle for too long.
+/// Serve the connections that come from `source` until there is no reason left to live: see [`Ended`].
 ///
 /// # Errors
 /// Only what makes serving impossible from the start (no epoll, no such default user). After that
@@ -241,6 +266,7 @@ impl Server {
             self.next_link_deadline(),
             self.sinks.next_deadline(),
             self.linger_deadline(),
+            self.source.next_deadline(),
             idle,
         ]
         .into_iter()
@@ -256,6 +282,9 @@ impl Server {
         self.sinks.resume(now, &self.reactor);
         self.expire_waiting(now);
         self.check_links(now);
+        if let Some(loss) = self.source.expire(now) {
+            return Some(loss.into());
+        }
         self.is_idle(now).then_some(Ended::Idle)
     }
 

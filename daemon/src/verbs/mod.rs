@@ -12,6 +12,7 @@ mod processes;
 mod quiesce;
 mod read;
 mod remove;
+mod renew;
 mod reset;
 mod shell;
 mod signal;
@@ -43,6 +44,7 @@ impl Server {
             Request::Usage => self.usage(link, id),
             Request::Processes => self.processes(link, id),
             Request::Quiesce(quiesce) => self.quiesce(link, id, quiesce),
+            Request::RenewLease(renew) => self.renew(link, id, renew),
             Request::Reset(reset) => self.reset(link, id, reset),
             Request::Read(read) => self.read(link, id, read),
             Request::Write(write) => self.write(link, id, write),

@@ -3,6 +3,8 @@
 //! Needs the right to make namespaces: root, or user namespaces for everybody.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
 
+pub mod network;
+
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -17,11 +19,11 @@ use sandlotd::files::{Destination, Layout};
 use sandlotd::init::Confinement;
 use sandlotd::message::UsageReply;
 use sandlotd::sandbox::{Episode, Hooks, SandboxContext};
-use sandlotd::source::Source;
+use sandlotd::source::{HostSource, Source};
 use sandlotd::users::IdMaps;
 
 /// Longer than any answer takes on a slow machine; reached only by a bug.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct PlainHooks;
@@ -219,7 +221,7 @@ fn keep_only(source: OwnedFd) -> OwnedFd {
 fn serve(source: OwnedFd, change: impl FnOnce(&mut SandboxContext)) -> i32 {
     let mut context = context();
     change(&mut context);
-    match sandlotd::serve::serve(Source::new(source), context) {
+    match sandlotd::serve::serve(Source::Host(HostSource::new(source)), context) {
         Ok(_) => 0,
         Err(error) => {
             eprintln!("{error}");

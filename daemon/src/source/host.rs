@@ -1,4 +1,4 @@
-//! Where a sandbox's connections come from: a private socketpair to the host, each message of which carries one socket.
+//! Connections that a host hands over: a private socketpair to the host, each message of which carries one socket.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,27 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::{Accepted, Arrival};
+use crate::connection::Connection;
+
 /// The init's end of a `SOCK_SEQPACKET` socketpair. The host sends one-byte messages, each with one client socket.
 #[derive(Debug)]
-pub struct Source {
+pub struct HostSource {
     link: OwnedFd,
 }
 
-#[derive(Debug)]
-pub enum Accepted {
-    /// A client's socket.
-    Stream(OwnedFd),
-    /// A message without a socket; nothing of the host's that we know.
-    Other,
-    /// Nothing there now.
-    Nothing,
-    /// The host is gone, and so is the reason to live.
-    Closed,
-}
-
-impl Source {
+impl HostSource {
     pub fn new(link: OwnedFd) -> Self {
-        Source { link }
+        HostSource { link }
     }
 
     /// Take one message if there is one. Never waits.
@@ -42,7 +33,7 @@ impl Source {
                     RecvAncillaryMessage::ScmRights(sockets) => Some(sockets),
                     _ => None,
                 });
-                sockets.next().and_then(|mut sockets| sockets.next()).map_or(Accepted::Other, Accepted::Stream)
+                sockets.next().and_then(|mut sockets| sockets.next()).map_or(Accepted::Other, connection)
             }
             Err(Errno::AGAIN | Errno::INTR) => Accepted::Nothing,
             Err(_) => Accepted::Closed,
@@ -50,8 +41,18 @@ impl Source {
     }
 }
 
-impl AsFd for Source {
+impl AsFd for HostSource {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
+    }
+}
+
+fn connection(stream: OwnedFd) -> Accepted {
+    match Connection::new(stream) {
+        Ok(connection) => Accepted::Link(connection, Arrival::default()),
+        Err(errno) => {
+            eprintln!("sandlotd: a client's socket: {errno}");
+            Accepted::Other
+        }
     }
 }

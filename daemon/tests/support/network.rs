@@ -1,0 +1,325 @@
+//! A sandbox whose clients come over a network, and a provider to it: the responder of its handshakes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rmpv::Value;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use sandlotd::sandbox::SandboxContext;
+use sandlotd::seal::{Key, PATTERN, PROLOGUE, Secret};
+use sandlotd::source::{LinkSettings, NetworkSource, Source};
+
+use super::{Client, Message, PATIENCE, context, enter_namespace, keep_only, map};
+
+pub const ENROL: [u8; 32] = [7; 32];
+const PROVIDER_PRIVATE: [u8; 32] = [9; 32];
+
+/// A name for an abstract socket that nobody else has.
+pub fn local_name() -> Vec<u8> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("sandlotd-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)).into_bytes()
+}
+
+/// Settings of a daemon that nobody can reach yet.
+pub fn settings() -> LinkSettings {
+    LinkSettings {
+        name: "pod".to_owned(),
+        enrol: Secret::new(ENROL),
+        provider_key: Key(public_key()),
+        dial: Vec::new(),
+        listen: None,
+        local: None,
+        grace: None,
+        lease: None,
+    }
+}
+
+fn public_key() -> [u8; 32] {
+    let mut dh = sandlotd::seal::resolver().resolve_dh(&snow::params::DHChoice::Curve25519).unwrap();
+    dh.set(&PROVIDER_PRIVATE);
+    dh.pubkey().try_into().unwrap()
+}
+
+/// A running main loop with a network source.
+#[derive(Debug)]
+pub struct Pod {
+    waiter: libc::pid_t,
+    /// Where it listens, if it does.
+    pub port: u16,
+    over: bool,
+}
+
+impl Pod {
+    pub fn start(settings: LinkSettings) -> Self {
+        Self::start_with(settings, |_| {})
+    }
+
+    pub fn start_with(settings: LinkSettings, change: impl FnOnce(&mut SandboxContext)) -> Self {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // SAFETY: the child keeps to this thread, and leaves by _exit.
+        let waiter = unsafe { libc::fork() };
+        if waiter == 0 {
+            drop(ours);
+            let theirs = keep_only(theirs);
+            // SAFETY: the child of a fork; nothing of the parent runs in it.
+            let code = unsafe { enter_namespace(|| serve(&theirs, settings, change)) };
+            // SAFETY: always.
+            unsafe { libc::_exit(code) };
+        }
+        drop(theirs);
+        let mut port = [0; 2];
+        let (count, _) = rustix::net::recv(&ours, &mut port, RecvFlags::empty()).unwrap();
+        assert_eq!(count, 2, "the daemon did not start");
+        Pod { waiter, port: u16::from_ne_bytes(port), over: false }
+    }
+
+    /// Wait until it ends by itself; its exit code.
+    pub fn wait(mut self) -> i32 {
+        self.over = true;
+        let mut status = 0;
+        // SAFETY: our own child, waited for once.
+        unsafe { libc::waitpid(self.waiter, &raw mut status, 0) };
+        libc::WEXITSTATUS(status)
+    }
+
+    /// Pid of the main loop as this test sees it.
+    pub fn init_pid(&self) -> i32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.waiter);
+        std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let mut status = 0;
+        // SAFETY: the only child of our own child, which is not yet waited for.
+        unsafe {
+            libc::kill(self.init_pid(), libc::SIGKILL);
+            libc::waitpid(self.waiter, &raw mut status, 0);
+        }
+        if !std::thread::panicking() {
+            assert_eq!(libc::WEXITSTATUS(status), 128 + libc::SIGKILL, "the main loop ended by itself");
+        }
+    }
+}
+
+fn serve(ready: &OwnedFd, settings: LinkSettings, change: impl FnOnce(&mut SandboxContext)) -> i32 {
+    let mut context = context();
+    change(&mut context);
+    let ended = NetworkSource::new(settings).and_then(|source| {
+        let port = source.port().unwrap_or(0).to_ne_bytes();
+        rustix::net::send(ready, &port, SendFlags::NOSIGNAL).unwrap();
+        sandlotd::serve::serve(Source::Network(Box::new(source)), context)
+    });
+    match ended {
+        Ok(ended) => i32::from(ended.exit_code()),
+        Err(error) => {
+            eprintln!("{error}");
+            93
+        }
+    }
+}
+
+/// What a provider knows of one name.
+#[derive(Debug)]
+pub struct Provider {
+    pub enrol: Option<[u8; 32]>,
+    pub resume: Option<[u8; 32]>,
+    fresh: u8,
+}
+
+/// What a daemon has said in its first message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opened {
+    pub name: String,
+    pub using: String,
+    pub boot: Vec<u8>,
+}
+
+/// A byte stream of either kind.
+pub trait Stream: Read + Write + Send + AsRawFd + Sized + 'static {
+    fn copy(&self) -> Self;
+}
+
+impl Stream for TcpStream {
+    fn copy(&self) -> Self {
+        self.try_clone().unwrap()
+    }
+}
+
+impl Stream for UnixStream {
+    fn copy(&self) -> Self {
+        self.try_clone().unwrap()
+    }
+}
+
+/// A handshake up to where the provider has heard the first message.
+#[derive(Debug)]
+pub struct Heard<S> {
+    pub stream: S,
+    pub opened: Opened,
+    state: snow::HandshakeState,
+}
+
+/// A link on which the provider has said its message and nothing has been said since.
+#[derive(Debug)]
+pub struct Answered<S> {
+    pub stream: S,
+    pub resume: [u8; 32],
+    state: snow::StatelessTransportState,
+}
+
+impl Provider {
+    pub fn new() -> Self {
+        Provider { enrol: Some(ENROL), resume: None, fresh: 100 }
+    }
+
+    /// Hear the first message. `None` when the daemon has closed.
+    pub fn hear<S: Stream>(&self, mut stream: S) -> Option<Heard<S>> {
+        let message = read_message(&mut stream)?;
+        // The name is known before the secret is: so read it with any, then again with the right one.
+        let opened = opened(&read_first(&[0; 32], &message).0);
+        let secret = if opened.using == "enrol" { self.enrol } else { self.resume };
+        let (_, state) = read_first(&secret.unwrap_or([1; 32]), &message);
+        Some(Heard { stream, opened, state })
+    }
+
+    /// Say the second message, with a secret that was never given before.
+    pub fn answer<S: Stream>(&mut self, heard: Heard<S>) -> Answered<S> {
+        self.fresh += 1;
+        let resume = if heard.opened.using == "enrol" { [self.fresh; 32] } else { self.resume.unwrap_or([1; 32]) };
+        self.answer_with(heard, resume)
+    }
+
+    pub fn answer_with<S: Stream>(&mut self, mut heard: Heard<S>, resume: [u8; 32]) -> Answered<S> {
+        let mut payload = Vec::new();
+        let granted = map(&[("resume", Value::Binary(resume.to_vec()))]);
+        rmpv::encode::write_value(&mut payload, &granted).unwrap();
+        let mut message = vec![0; 512];
+        let length = heard.state.write_message(&payload, &mut message).unwrap();
+        write_message(&mut heard.stream, &message[..length]).unwrap();
+        let state = heard.state.into_stateless_transport_mode().unwrap();
+        Answered { stream: heard.stream, resume, state }
+    }
+
+    /// The whole handshake and hello; the enrolment is burnt and the link's secret the valid one.
+    pub fn link<S: Stream>(&mut self, stream: S) -> Client {
+        let heard = self.hear(stream).expect("no first message");
+        let answered = self.answer(heard);
+        let resume = answered.resume;
+        let mut client = answered.client();
+        client.send(map(&[("t", "hello".into()), ("versions", Value::Array(vec![1.into()]))]));
+        assert_eq!(client.receive().text("t"), "hello");
+        (self.enrol, self.resume) = (None, Some(resume));
+        client
+    }
+}
+
+impl<S: Stream> Answered<S> {
+    /// A client of what is inside: two threads seal and open for it.
+    pub fn client(self) -> Client {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_write_timeout(Some(PATIENCE)).unwrap();
+        let state = std::sync::Arc::new(self.state);
+        let (sealer, mut plain_in, mut sealed_out) = (state.clone(), theirs.try_clone().unwrap(), self.stream.copy());
+        std::thread::spawn(move || {
+            let (mut buffer, mut sealed) = (vec![0; 65_519], vec![0; 65_535]);
+            for nonce in 0.. {
+                let count = plain_in.read(&mut buffer).unwrap_or(0);
+                if count == 0 {
+                    return shut(&sealed_out, libc::SHUT_WR);
+                }
+                let length = sealer.write_message(nonce, &buffer[..count], &mut sealed).unwrap();
+                if write_message(&mut sealed_out, &sealed[..length]).is_err() {
+                    return;
+                }
+            }
+        });
+        let (mut plain_out, mut sealed_in) = (theirs, self.stream);
+        std::thread::spawn(move || {
+            let mut plain = vec![0; 65_535];
+            for nonce in 0.. {
+                let Some(message) = read_message(&mut sealed_in) else { break };
+                let length = state.read_message(nonce, &message, &mut plain).expect("not the daemon's");
+                if plain_out.write_all(&plain[..length]).is_err() {
+                    break;
+                }
+            }
+            shut(&plain_out, libc::SHUT_RDWR);
+            shut(&sealed_in, libc::SHUT_RDWR);
+        });
+        Client { stream: ours, last_id: 0, aside: Vec::new() }
+    }
+}
+
+fn shut(stream: &impl AsRawFd, how: libc::c_int) {
+    // SAFETY: no memory is involved; a stream that is shut already is as good.
+    unsafe { libc::shutdown(stream.as_raw_fd(), how) };
+}
+
+fn read_first(secret: &[u8; 32], message: &[u8]) -> (Vec<u8>, snow::HandshakeState) {
+    let mut state = snow::Builder::with_resolver(PATTERN.parse().unwrap(), sandlotd::seal::resolver())
+        .prologue(PROLOGUE)
+        .unwrap()
+        .local_private_key(&PROVIDER_PRIVATE)
+        .unwrap()
+        .psk(2, secret)
+        .unwrap()
+        .build_responder()
+        .unwrap();
+    let mut payload = vec![0; 512];
+    let length = state.read_message(message, &mut payload).unwrap();
+    payload.truncate(length);
+    (payload, state)
+}
+
+fn opened(payload: &[u8]) -> Opened {
+    let message = Message(rmpv::decode::read_value(&mut &*payload).unwrap());
+    Opened {
+        name: message.text("name").to_owned(),
+        using: message.text("use").to_owned(),
+        boot: message.bytes("boot").to_vec(),
+    }
+}
+
+/// `None` at the end.
+pub fn read_message(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let mut prefix = [0; 2];
+    stream.read_exact(&mut prefix).ok()?;
+    let mut message = vec![0; usize::from(u16::from_be_bytes(prefix))];
+    stream.read_exact(&mut message).ok()?;
+    Some(message)
+}
+
+pub fn write_message(stream: &mut impl Write, message: &[u8]) -> std::io::Result<()> {
+    let prefix = u16::try_from(message.len()).unwrap().to_be_bytes();
+    stream.write_all(&[prefix.as_slice(), message].concat())
+}
+
+/// The next connection of a daemon that dials.
+pub fn arrival(listener: &TcpListener) -> TcpStream {
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// A connection to a daemon that listens.
+pub fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
