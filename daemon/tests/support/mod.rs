@@ -130,14 +130,13 @@ impl Sandbox {
         rustix::net::sendmsg(source, &[std::io::IoSlice::new(b"s")], &mut ancillary, SendFlags::empty()).unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         ours.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client { stream: ours, last_id: 0, aside: Vec::new() }
+        Client::new(ours)
     }
 
     /// Connect and say hello.
     pub fn open(&self) -> Client {
         let mut client = self.connect();
-        client.send(map(&[("t", "hello".into()), ("versions", Value::Array(vec![1.into()]))]));
-        assert_eq!(client.receive().text("t"), "hello");
+        assert_eq!(client.hello().text("t"), "hello");
         client
     }
 
@@ -232,14 +231,25 @@ fn serve(source: OwnedFd, change: impl FnOnce(&mut SandboxContext)) -> i32 {
 
 /// One connection, as a client sees it.
 #[derive(Debug)]
-pub struct Client {
-    pub stream: UnixStream,
+pub struct Client<S = UnixStream> {
+    pub stream: S,
     last_id: u32,
     /// Messages of calls that nobody has asked for yet.
     aside: Vec<Message>,
 }
 
-impl Client {
+impl<S: Read + Write> Client<S> {
+    /// Nothing is said yet.
+    pub fn new(stream: S) -> Self {
+        Client { stream, last_id: 0, aside: Vec::new() }
+    }
+
+    /// Say hello and hear the answer.
+    pub fn hello(&mut self) -> Message {
+        self.send(map(&[("t", "hello".into()), ("versions", Value::Array(vec![1.into()]))]));
+        self.receive()
+    }
+
     pub fn send(&mut self, message: Value) {
         let mut payload = Vec::new();
         rmpv::encode::write_value(&mut payload, &message).unwrap();

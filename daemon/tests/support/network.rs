@@ -2,8 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rmpv::Value;
@@ -147,23 +146,6 @@ pub struct Opened {
     pub boot: Vec<u8>,
 }
 
-/// A byte stream of either kind.
-pub trait Stream: Read + Write + Send + AsRawFd + Sized + 'static {
-    fn copy(&self) -> Self;
-}
-
-impl Stream for TcpStream {
-    fn copy(&self) -> Self {
-        self.try_clone().unwrap()
-    }
-}
-
-impl Stream for UnixStream {
-    fn copy(&self) -> Self {
-        self.try_clone().unwrap()
-    }
-}
-
 /// A handshake up to where the provider has heard the first message.
 #[derive(Debug)]
 pub struct Heard<S> {
@@ -172,12 +154,53 @@ pub struct Heard<S> {
     state: snow::HandshakeState,
 }
 
-/// A link on which the provider has said its message and nothing has been said since.
+/// The provider's end of a sealed link, as a plain stream.
 #[derive(Debug)]
-pub struct Answered<S> {
+pub struct Sealed<S> {
     pub stream: S,
+    /// The secret that the daemon was given.
     pub resume: [u8; 32],
-    state: snow::StatelessTransportState,
+    state: snow::TransportState,
+    opened: Vec<u8>,
+    taken: usize,
+}
+
+impl<S: Read> Read for Sealed<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while self.taken == self.opened.len() {
+            let Some(message) = read_message(&mut self.stream) else { return Ok(0) };
+            self.opened.resize(message.len(), 0);
+            let length = self.state.read_message(&message, &mut self.opened).expect("not the daemon's");
+            self.opened.truncate(length);
+            self.taken = 0;
+        }
+        let count = buffer.len().min(self.opened.len() - self.taken);
+        buffer[..count].copy_from_slice(&self.opened[self.taken..self.taken + count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl<S: Write> Write for Sealed<S> {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        let count = buffer.len().min(65_519);
+        let message = self.seal(&buffer[..count]);
+        write_message(&mut self.stream, &message)?;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl<S> Sealed<S> {
+    /// One message, without its length.
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; plain.len() + 16];
+        self.state.write_message(plain, &mut message).unwrap();
+        message
+    }
 }
 
 impl Provider {
@@ -186,87 +209,37 @@ impl Provider {
     }
 
     /// Hear the first message. `None` when the daemon has closed.
-    pub fn hear<S: Stream>(&self, mut stream: S) -> Option<Heard<S>> {
+    pub fn hear<S: Read>(&self, mut stream: S) -> Option<Heard<S>> {
         let message = read_message(&mut stream)?;
-        // The name is known before the secret is: so read it with any, then again with the right one.
+        // What it says is known before the secret is: so read it with any, then again with the right one.
         let opened = opened(&read_first(&[0; 32], &message).0);
         let secret = if opened.using == "enrol" { self.enrol } else { self.resume };
         let (_, state) = read_first(&secret.unwrap_or([1; 32]), &message);
         Some(Heard { stream, opened, state })
     }
 
-    /// Say the second message, with a secret that was never given before.
-    pub fn answer<S: Stream>(&mut self, heard: Heard<S>) -> Answered<S> {
+    /// Say the second message: to an enrolment with a secret that was never given before.
+    pub fn answer<S: Write>(&mut self, mut heard: Heard<S>) -> Sealed<S> {
         self.fresh += 1;
         let resume = if heard.opened.using == "enrol" { [self.fresh; 32] } else { self.resume.unwrap_or([1; 32]) };
-        self.answer_with(heard, resume)
-    }
-
-    pub fn answer_with<S: Stream>(&mut self, mut heard: Heard<S>, resume: [u8; 32]) -> Answered<S> {
         let mut payload = Vec::new();
         let granted = map(&[("resume", Value::Binary(resume.to_vec()))]);
         rmpv::encode::write_value(&mut payload, &granted).unwrap();
         let mut message = vec![0; 512];
         let length = heard.state.write_message(&payload, &mut message).unwrap();
         write_message(&mut heard.stream, &message[..length]).unwrap();
-        let state = heard.state.into_stateless_transport_mode().unwrap();
-        Answered { stream: heard.stream, resume, state }
+        let state = heard.state.into_transport_mode().unwrap();
+        Sealed { stream: heard.stream, resume, state, opened: Vec::new(), taken: 0 }
     }
 
     /// The whole handshake and hello; the enrolment is burnt and the link's secret the valid one.
-    pub fn link<S: Stream>(&mut self, stream: S) -> Client {
+    pub fn link<S: Read + Write>(&mut self, stream: S) -> Client<Sealed<S>> {
         let heard = self.hear(stream).expect("no first message");
-        let answered = self.answer(heard);
-        let resume = answered.resume;
-        let mut client = answered.client();
-        client.send(map(&[("t", "hello".into()), ("versions", Value::Array(vec![1.into()]))]));
-        assert_eq!(client.receive().text("t"), "hello");
-        (self.enrol, self.resume) = (None, Some(resume));
+        let mut client = Client::new(self.answer(heard));
+        assert_eq!(client.hello().text("t"), "hello");
+        (self.enrol, self.resume) = (None, Some(client.stream.resume));
         client
     }
-}
-
-impl<S: Stream> Answered<S> {
-    /// A client of what is inside: two threads seal and open for it.
-    pub fn client(self) -> Client {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        ours.set_write_timeout(Some(PATIENCE)).unwrap();
-        let state = std::sync::Arc::new(self.state);
-        let (sealer, mut plain_in, mut sealed_out) = (state.clone(), theirs.try_clone().unwrap(), self.stream.copy());
-        std::thread::spawn(move || {
-            let (mut buffer, mut sealed) = (vec![0; 65_519], vec![0; 65_535]);
-            for nonce in 0.. {
-                let count = plain_in.read(&mut buffer).unwrap_or(0);
-                if count == 0 {
-                    return shut(&sealed_out, libc::SHUT_WR);
-                }
-                let length = sealer.write_message(nonce, &buffer[..count], &mut sealed).unwrap();
-                if write_message(&mut sealed_out, &sealed[..length]).is_err() {
-                    return;
-                }
-            }
-        });
-        let (mut plain_out, mut sealed_in) = (theirs, self.stream);
-        std::thread::spawn(move || {
-            let mut plain = vec![0; 65_535];
-            for nonce in 0.. {
-                let Some(message) = read_message(&mut sealed_in) else { break };
-                let length = state.read_message(nonce, &message, &mut plain).expect("not the daemon's");
-                if plain_out.write_all(&plain[..length]).is_err() {
-                    break;
-                }
-            }
-            shut(&plain_out, libc::SHUT_RDWR);
-            shut(&sealed_in, libc::SHUT_RDWR);
-        });
-        Client { stream: ours, last_id: 0, aside: Vec::new() }
-    }
-}
-
-fn shut(stream: &impl AsRawFd, how: libc::c_int) {
-    // SAFETY: no memory is involved; a stream that is shut already is as good.
-    unsafe { libc::shutdown(stream.as_raw_fd(), how) };
 }
 
 fn read_first(secret: &[u8; 32], message: &[u8]) -> (Vec<u8>, snow::HandshakeState) {
