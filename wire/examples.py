@@ -73,6 +73,7 @@ TO_INIT: dict[str, Any] = {
     "quiesce": r.Quiesce(id=31, how="freeze"),
     "reset": r.Reset(id=32),
     "reset that keeps results": r.Reset(id=33, keep_results=True),
+    "renew": r.RenewLease(id=34, lease_ms=60000),
 }  # fmt: skip
 
 FROM_INIT: dict[str, Any] = {

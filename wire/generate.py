@@ -5,6 +5,7 @@
 
 Good examples: `{"name", "role", "direction", "hex", "json"}`. `hex` is one whole frame, its length included. `json` is what
 it holds, with bytes as `{"b64": ...}`; fields absent or unknown to the reader are not compared. `role` is the daemon's.
+`links.json` is the other language's: `cargo run --example link_vectors` in `daemon` writes it and says how a row reads.
 Bad examples: `{"name", "role", "direction", "hex", "error"}`: `hex` is the bytes after a hello, `error` the code of the answer.
 """
 

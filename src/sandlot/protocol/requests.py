@@ -235,6 +235,12 @@ class Reset(Request, frozen=True, tag="reset"):
     keep_results: bool = False
 
 
+class RenewLease(Request, frozen=True, tag="renew"):
+    """To the daemon of a leased pod; a host's `Renew` names a sandbox."""
+
+    lease_ms: U63
+
+
 # --- the host ------------------------------------------------------------------------------------------------------
 class Image(Struct, frozen=True, omit_defaults=True):
     kind: Literal["host", "layers", "bare"]
@@ -304,7 +310,7 @@ Shared = Ping | Pong | Cancel | Bye | Hello
 ToInit = (
     Shared | Ack | Forget | Exec | Attach | Stdin | Signal | Resize | ShellOpen | ShellRun | ShellClose
     | Read | Write | Stat | ListFiles | Mkdir | Remove | Upload | Download | Changes | Data | Entry | End
-    | Usage | Processes | Quiesce | Reset
+    | Usage | Processes | Quiesce | Reset | RenewLease
 )  # fmt: skip
 """All that a client may say to the daemon in a sandbox."""
 ToHost = Shared | Create | Enter | Destroy | ListSandboxes | Renew | Watch | Probe
