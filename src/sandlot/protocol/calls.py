@@ -54,6 +54,7 @@ FACTS: Final[dict[type[r.Request], Facts]] = {
     r.Processes: _ok(a.ProcessesOk),
     r.Quiesce: _ok(a.ProcessesOk),
     r.Reset: _ok(a.ResetOk),
+    r.RenewLease: _ok(a.Ok),
     r.Create: _ok(a.CreateOk, recovery="fail"),
     r.Enter: _ok(a.Ok, recovery="fail"),
     r.Destroy: _ok(a.DestroyOk, recovery="fail"),
