@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from sandlot.errors import BadRequest
+from sandlot.podoptions import PodOptions
 
 Network = Literal["none", "host"]
 LimitsMode = Literal["require", "best-effort"]
@@ -91,6 +92,9 @@ class Spec:
 
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    pod: PodOptions = field(default_factory=PodOptions)
+    """For sandboxes that are pods: where they may run and what else they have. Other backends ignore it."""
+
     _hash: int = field(init=False, compare=False, default=0)
     """Computed once: pools look specs up all the time."""
 
@@ -164,6 +168,8 @@ def _from_values(values: dict[str, object]) -> Spec:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, PodOptions):
+        return value.key
     return sorted(value.items()) if isinstance(value, Mapping) else value
 
 

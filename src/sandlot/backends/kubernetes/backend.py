@@ -1,0 +1,355 @@
+"""The `Backend` of a cluster: pods made, found and removed through the API server, links straight to their daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sandlot.backends.base import Gone, Grant, Opened, Part, SandboxInfo
+from sandlot.backends.kubernetes import naming
+from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api_errors import ApiError, ApiExists, ApiThrottled, ApiUnavailable, ApiUnreachable
+from sandlot.backends.kubernetes.credentials import Load
+from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
+from sandlot.backends.kubernetes.images import Images
+from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, collection, left_s
+from sandlot.backends.kubernetes.linking import Links, open_links
+from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
+from sandlot.backends.kubernetes.objects import Lease, LeaseList, Named, Pod
+from sandlot.backends.kubernetes.options import ClusterOptions
+from sandlot.backends.kubernetes.pods import PodRequest, manifest
+from sandlot.backends.kubernetes.reaper import Reaper
+from sandlot.backends.kubernetes.retrying import insist
+from sandlot.backends.kubernetes.starting import Start, drop
+from sandlot.backends.kubernetes.watching import PodWatch, Roster, Tracked
+from sandlot.connection import Connection
+from sandlot.errors import CleanupFailed, Closed, SandboxFileExists, SandboxGone, SandlotError, Unsupported
+from sandlot.spec import Spec
+
+_log = logging.getLogger(__name__)
+
+POST_S: Final = 30.0  # how long a create that may or may not have been done is asked for again
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What there is between start and close."""
+
+    api: Api
+    namespace: str
+    lease: ClientLease
+    leases: SandboxLeases
+    roster: Roster
+    start: Start
+    links: Links
+    options: ClusterOptions
+    tasks: tuple[asyncio.Task[None], ...]
+    pid: int
+
+
+class KubernetesBackend:
+    """Sandboxes as pods. Made by `sandlot.kubernetes()`; see there for the arguments."""
+
+    kind = "kubernetes"
+
+    def __init__(self, load: Load, images: Images, options: ClusterOptions) -> None:
+        self.client: Final = secrets.token_hex(4)
+        """This client's id: its pods and its Lease bear it."""
+        self.options: Final = options
+        self._load, self._images = load, images
+        self._state: _Running | None = None
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Take a Lease, listen for links, and watch.
+
+        Raises:
+            Unsupported, Denied: no credentials, no rights, or no way for links; the hint says what is missing.
+            Infrastructure: the API server does not answer.
+        """
+        if self._state is not None:
+            return
+        api = await Api.open(self._load)
+        try:
+            self._state = await self._started(api)
+        except BaseException:
+            await api.aclose()
+            raise
+
+    async def _started(self, api: Api) -> _Running:
+        namespace = self.options.namespace or api.credentials.namespace
+        await api.request("GET", "/version")  # it is there, and tells its time
+        await self._images.start(api)
+        options = self.options
+        if options.delivery != "hostpath" and options.daemon_image is None:
+            options = replace(options, daemon_image=await self._images.daemon())
+        links = await open_links(api, namespace, options)
+        lease = ClientLease(api, namespace, self.client, lease_s=options.lease_s, renew_s=options.renew_s)
+        try:
+            await lease.acquire()
+        except BaseException:
+            await links.aclose()
+            raise
+        roster = Roster(asyncio.get_running_loop().time)
+        watch = PodWatch(api, pods_path(namespace), naming.selector(client=self.client), roster)
+        reaper = Reaper(api, namespace, own=lease.name)
+        tasks = (
+            asyncio.create_task(watch.run(), name="watch the pods"),
+            asyncio.create_task(_keep(lease, roster), name="renew the client's lease"),
+            asyncio.create_task(reaper.run(), name="look for dead clients"),
+        )
+        start = Start(api, namespace, options, links)
+        leases = SandboxLeases(api, namespace, self.client)
+        return _Running(api, namespace, lease, leases, roster, start, links, options, tasks, os.getpid())
+
+    async def aclose(self) -> None:
+        """Delete every attached sandbox of this client, then its Lease; leased sandboxes live on. Idempotent.
+
+        Raises:
+            CleanupFailed: the API server did not let it; others delete the sandboxes when the Lease has run out.
+        """
+        state, self._state = self._state, None
+        if state is None or state.pid != os.getpid():
+            return
+        state.roster.close()
+        try:
+            await delete_all(state.api, state.namespace, client=self.client)
+            await state.lease.release()
+        except ApiError as error:
+            message = f"the API server did not let this client delete what it had: {error}"
+            hint = f"others delete it when its lease has run out ({self.options.lease_s:g} s), and `sandlot gc --kubernetes` does"
+            raise CleanupFailed(message, left=[f"pods labelled {naming.CLIENT}={self.client}"], hint=hint) from error
+        finally:
+            for task in state.tasks:
+                task.cancel()
+            await asyncio.wait(state.tasks)
+            await state.links.aclose()
+            await self._images.aclose()
+            await state.api.aclose()
+
+    # --- sandboxes ----------------------------------------------------------------------------------------------------
+    async def create(self, name: str, spec: Spec, grant: Grant) -> Opened:
+        """See `Backend.create`. An image of this machine is published first.
+
+        Raises:
+            ImageNotFound, ImageInvalid, BadRequest, LimitUnenforceable, Unsupported, Denied: by the caller's or cluster's doing.
+            SandboxFileExists: the name is taken.
+            Capacity, Throttled, NotReady, SandboxGone, DaemonFault, TransportLost: retriable.
+        """
+        state, clock = self._running(), asyncio.get_running_loop().time
+        image = await self._images.reference(spec)
+        asked_s = clock()
+        tracked = self._expect(state, name, grant)
+        try:
+            environment = dict(state.links.register(name))
+        except ValueError as error:
+            raise SandboxFileExists(f"this client has a sandbox named {name!r}") from error
+        try:
+            request = await self._request(state, name, spec, grant, image, environment)
+            await _post(state, request, manifest(request, state.options))
+        except (ApiExists, SandboxFileExists) as error:
+            self._forget(state, name)
+            raise SandboxFileExists(f"there is a pod named {name!r} already") from error
+        accepted_s = clock()
+        connection = await state.start.first_link(tracked)
+        tracked.usable = True
+        return Opened(connection, _spans(tracked, asked_s, accepted_s, clock()))
+
+    def _expect(self, state: _Running, name: str, grant: Grant) -> Tracked:
+        tracked = state.roster.expect(name)
+        tracked.leased = grant.owner == "leased"
+        return tracked
+
+    async def _request(
+        self, state: _Running, name: str, spec: Spec, grant: Grant, image: str, environment: dict[str, str]
+    ) -> PodRequest:
+        if grant.lease_s is not None:
+            lease = await state.leases.grant(name, grant.lease_s)
+        else:
+            lease = state.lease.owner
+            environment["SANDLOT_GRACE_MS"] = str(round(self.options.link_grace_s * 1000))
+        return PodRequest(
+            name=name,
+            spec=spec,
+            grant=grant,
+            image=image,
+            client=self.client,
+            lease=lease,
+            mark=secrets.token_hex(8),
+            environment=environment,
+        )
+
+    async def reopen(self, name: str) -> Connection:
+        """See `Backend.reopen`."""
+        state = self._running()
+        tracked = state.roster.get(name)
+        if tracked is None:
+            return await self._reopen_foreign(state, name)
+        ended = asyncio.ensure_future(tracked.wait(lambda one: one.ending is not None))
+        linking = asyncio.create_task(state.links.reconnect(tracked))
+        try:
+            await asyncio.wait([linking, ended], return_when=asyncio.FIRST_COMPLETED)
+            if tracked.ending is not None:
+                raise SandboxGone(f"{name} ended: {tracked.ending.why} ({tracked.ending.detail})", why=tracked.ending.why)
+            return linking.result()
+        except BaseException:
+            drop(linking)
+            raise
+        finally:
+            ended.cancel()
+
+    async def _reopen_foreign(self, state: _Running, name: str) -> Connection:
+        pod = await get_pod(state.api, state.namespace, name)
+        if pod is None or pod.metadata.labels.get(naming.KIND) != "sandbox":
+            raise SandboxGone(f"there is no sandbox named {name!r} in namespace {state.namespace}")
+        raise Unsupported(f"{name} was made by another client, which alone has the secret of its link")
+
+    async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
+        """See `Backend.delete`. One write; that it is gone is seen by the watch, or by asking.
+
+        Raises:
+            ApiError: the deletion was not accepted.
+        """
+        state = self._running()
+        tracked = state.roster.get(name)
+        if tracked is None:
+            return await self._delete_foreign(state, name, grace_s)
+        tracked.deleting = True
+        state.links.forget(name)
+        known = tracked.pod is not None
+        pod = await delete_pod(state.api, state.namespace, name, grace_s=grace_s) if not tracked.absent else None
+        if pod is not None:
+            await _wait_absent(state, tracked, pod)
+        if tracked.leased:
+            await state.leases.revoke(name)
+        self._forget(state, name)
+        return known or pod is not None
+
+    async def _delete_foreign(self, state: _Running, name: str, grace_s: float) -> bool:
+        """Of another client, or of nobody any more. What is no sandbox is left alone."""
+        pod = await get_pod(state.api, state.namespace, name)
+        if pod is None or pod.metadata.labels.get(naming.KIND) != "sandbox":
+            return False
+        await delete_pod(state.api, state.namespace, name, grace_s=grace_s)
+        await wait_absent(state.api, state.namespace, name, pod.metadata.uid)
+        if pod.metadata.labels.get(naming.OWNER) == "leased":
+            await state.leases.revoke(name)
+        return True
+
+    async def list(self) -> list[SandboxInfo]:
+        """See `Backend.list`. Those of all clients in the namespace."""
+        state = self._running()
+        pods = await insist(lambda: list_pods(state.api, state.namespace, naming.selector(kind="sandbox")), within_s=POST_S)
+        leases: dict[str, Lease] = {}
+        if any(pod.metadata.labels.get(naming.OWNER) == "leased" for pod in pods):
+            query = {"labelSelector": naming.selector(kind="sandbox-lease")}
+            found = await insist(lambda: state.api.get(collection(state.namespace), LeaseList, query=query), within_s=POST_S)
+            leases = {one.metadata.name: one for one in found.items}
+        now = state.api.clock.now()
+        return [info(pod, _lease_left_s(pod, leases, now)) for pod in pods]
+
+    async def renew(self, name: str, lease_s: float) -> None:
+        """See `Backend.renew`."""
+        await self._running().leases.renew(name, lease_s)
+
+    async def watch(self) -> AsyncIterator[Gone]:
+        """See `Backend.watch`."""
+        async for gone in self._running().roster.departures():
+            yield gone
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    def _running(self) -> _Running:
+        if self._state is None:
+            raise Closed("the backend is not started or was closed", hint="use it as: async with sandlot.kubernetes() as provider")
+        if self._state.pid != os.getpid():
+            raise Closed("this provider belongs to the process that forked this one", hint="open one here")
+        return self._state
+
+    def _forget(self, state: _Running, name: str) -> None:
+        state.links.forget(name)
+        state.roster.forget(name)
+
+
+async def _post(state: _Running, request: PodRequest, body: bytes) -> None:
+    """Make the pod. Asked for again where the answer was lost: what exists then with our mark is what we made.
+
+    Once it is not known whether it was made, every later refusal is told as not known too, so that it is looked for.
+    """
+    path = pods_path(state.namespace)
+    doubt: ApiError | None = None
+
+    async def ask() -> None:
+        nonlocal doubt
+        try:
+            await state.api.post(path, body, Named, query={"fieldValidation": "Strict"})
+        except ApiExists:
+            pod = await get_pod(state.api, state.namespace, request.name)
+            if pod is None or pod.metadata.labels.get(naming.CREATE) != request.mark:
+                raise
+        except (ApiUnavailable, ApiUnreachable) as error:
+            doubt = error
+            raise
+        except ApiThrottled as error:
+            if doubt is None:
+                raise _Stop(error) from error
+            raise
+
+    try:
+        await insist(ask, within_s=POST_S)
+    except _Stop as stop:
+        raise stop.error from stop
+    except ApiError as error:
+        if doubt is not None and error is not doubt:
+            raise doubt from error
+        raise
+
+
+class _Stop(Exception):
+    """Carries an error that is not to be asked through."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _wait_absent(state: _Running, tracked: Tracked, pod: Pod) -> None:
+    """The watch tells it, as a rule at once; whoever has no watch just now asks."""
+    try:
+        async with asyncio.timeout(1.0):
+            await tracked.wait(lambda one: one.absent)
+    except TimeoutError:
+        await wait_absent(state.api, state.namespace, tracked.name, pod.metadata.uid)
+
+
+async def _keep(lease: ClientLease, roster: Roster) -> None:
+    """Renew for ever; taken for dead, begin anew: what there was is lost, what comes is not."""
+    while True:
+        await lease.keep()
+        _log.error("this client did not renew its lease in time: its sandboxes were deleted by others")
+        roster.fence()
+        while True:
+            try:
+                await lease.acquire()
+                break
+            except SandlotError as error:
+                _log.warning("taking a new lease failed and is tried again: %s", error)
+
+
+def _spans(tracked: Tracked, asked_s: float, accepted_s: float, linked_s: float) -> dict[Part, float]:
+    """What is known of where the time went. A link may well be there before the watch tells of the place that was found."""
+    scheduled_s = tracked.times_s.get("scheduled")
+    spans: dict[Part, float] = {"request": accepted_s - asked_s}
+    if scheduled_s is not None and scheduled_s <= linked_s:
+        spans["schedule"] = max(0.0, scheduled_s - accepted_s)
+    spans["start"] = linked_s - max(accepted_s, scheduled_s or 0.0)
+    return spans
+
+
+def _lease_left_s(pod: Pod, leases: dict[str, Lease], now: float) -> float | None:
+    lease = leases.get(naming.sandbox_lease(pod.metadata.name))
+    return left_s(lease, now) if lease is not None else None

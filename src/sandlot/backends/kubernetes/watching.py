@@ -1,0 +1,209 @@
+"""One watch for all pods of a client: it is resumed where it broke, begun anew where that is too long ago, and never given up.
+
+`Roster` is what is known of the pods that this client made, and knows nothing of HTTP; `PodWatch` feeds it. Only names
+that were expected are remembered, and only until they are forgotten: nothing grows with the life of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from sandlot.backends.base import Gone
+from sandlot.backends.kubernetes import status
+from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api_errors import ApiExpired
+from sandlot.backends.kubernetes.objects import Named, Pod, PodList, Status, WatchEvent
+from sandlot.backends.kubernetes.status import Ending
+from sandlot.errors import ProtocolViolation, SandlotError
+
+_log = logging.getLogger(__name__)
+
+PAGE: Final = 500  # objects of one answer: some 4 MB of pods
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+_POD: Final = msgspec.json.Decoder(Pod)
+_NAMED: Final = msgspec.json.Decoder(Named)
+_STATUS: Final = msgspec.json.Decoder(Status)
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """What is known of one pod of this client."""
+
+    name: str
+    pod: Pod | None = None
+    """As last seen; None before that."""
+    ending: Ending | None = None
+    """Why it ended by itself, or that it was deleted."""
+    absent: bool = False
+    """The API server has it no more."""
+    deleting: bool = False
+    """This client wants it gone: its end is no news."""
+    usable: bool = False
+    """Its create has succeeded: from now on its end is told to watchers."""
+    times_s: dict[str, float] = field(default_factory=dict)
+    """When something was first seen, on the loop's clock: `scheduled`, `running`."""
+    leased: bool = False
+    """It outlives this client."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with each change; whoever waits clears it before."""
+
+    def changed(self) -> None:
+        """Wake whoever waits."""
+        self.news.set()
+
+    async def wait(self, condition: Callable[[Tracked], bool]) -> None:
+        """Until the condition holds; it is asked again with each change."""
+        while not condition(self):
+            self.news.clear()
+            await self.news.wait()
+
+
+class Roster:
+    """The pods of one client, by name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tracked: dict[str, Tracked] = {}
+        self._listeners: set[asyncio.Queue[Gone | None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tracked)
+
+    def expect(self, name: str) -> Tracked:
+        """From now on, remember what is seen of this name."""
+        return self._tracked.setdefault(name, Tracked(name))
+
+    def get(self, name: str) -> Tracked | None:
+        return self._tracked.get(name)
+
+    def forget(self, name: str) -> None:
+        """It is gone and nobody will ask for it any more."""
+        self._tracked.pop(name, None)
+
+    def seen(self, pod: Pod, *, deleted: bool = False) -> None:
+        """The API server told of a pod."""
+        one = self._tracked.get(pod.metadata.name)
+        if one is None or (one.pod is not None and one.absent and one.pod.metadata.uid == pod.metadata.uid):
+            return
+        one.pod, one.absent = pod, deleted
+        if pod.spec.node_name:
+            one.times_s.setdefault("scheduled", self._clock())
+        if any(each.state.running is not None for each in pod.status.container_statuses or ()):
+            one.times_s.setdefault("running", self._clock())
+        self._end(one, status.deleted(pod) if deleted else status.ended(pod))
+
+    def present(self, names: Iterable[str]) -> None:
+        """These are all there are: what was seen before and is not among them went while nobody watched."""
+        there = set(names)
+        for one in list(self._tracked.values()):
+            if one.pod is not None and one.name not in there and not one.absent:
+                one.absent = True
+                self._end(one, status.deleted(one.pod))
+
+    def fence(self) -> None:
+        """This client was taken for dead: others have deleted, or are about to delete, every attached pod that it had."""
+        for one in list(self._tracked.values()):
+            if one.pod is not None and not one.leased:
+                self._end(one, Ending("lease_expired", "this client did not renew its lease in time and was taken for dead"))
+
+    def _end(self, one: Tracked, ending: Ending | None) -> None:
+        if ending is not None and one.ending is None:
+            one.ending = ending
+            if one.usable and not one.deleting:
+                for listener in self._listeners:
+                    listener.put_nowait(Gone(one.name, ending.why, ending.detail))
+        one.changed()
+
+    async def departures(self) -> AsyncIterator[Gone]:
+        """Usable sandboxes that end without this client's doing, from now on until `close`."""
+        queue: asyncio.Queue[Gone | None] = asyncio.Queue()
+        self._listeners.add(queue)
+        try:
+            while (gone := await queue.get()) is not None:
+                yield gone
+        finally:
+            self._listeners.discard(queue)
+
+    def close(self) -> None:
+        """End `departures`."""
+        for listener in self._listeners:
+            listener.put_nowait(None)
+
+
+class PodWatch:
+    """Feeds a roster from the API server, as long as `run` runs."""
+
+    def __init__(self, api: Api, path: str, selector: str, roster: Roster) -> None:
+        self._api, self._path, self._selector, self._roster = api, path, selector, roster
+        self._version: str | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self.breaks = 0
+        """How often it broke so far."""
+        self.lists = 0
+        """How often everything was listed: once, and after each break that lasted too long."""
+
+    async def run(self) -> None:
+        """Never returns; cancel it."""
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                await self._follow()
+            except ApiExpired:
+                self._version = None
+            except SandlotError as error:
+                # Even a refusal may be put right (rights given back, a token renewed): a client without eyes leaks.
+                self.breaks += 1
+                _log.warning("the watch of the cluster broke and is opened again: %s", error)
+                await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+                self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+
+    async def _list(self) -> None:
+        names: list[str] = []
+        query = {"labelSelector": self._selector, "limit": str(PAGE)}
+        while True:
+            page = await self._api.get(self._path, PodList, query=query)
+            for pod in page.items:
+                names.append(pod.metadata.name)
+                self._roster.seen(pod)
+            if not page.metadata.continue_:
+                break
+            query["continue"] = page.metadata.continue_
+        self._roster.present(names)
+        self._version = page.metadata.resource_version
+        self.lists += 1
+
+    async def _follow(self) -> None:
+        """Until the server ends the watch, which it does every few minutes."""
+        query = {"labelSelector": self._selector, "resourceVersion": self._version or ""}
+        async with self._api.watch(self._path, query) as lines:
+            async for event in lines:
+                self._pause_s = FIRST_PAUSE_S
+                self._take(event)
+
+    def _take(self, event: WatchEvent) -> None:
+        try:
+            if event.type == "BOOKMARK":
+                self._version = _NAMED.decode(event.object).metadata.resource_version
+            elif event.type == "ERROR":
+                _raise(_STATUS.decode(event.object))
+            else:
+                pod = _POD.decode(event.object)
+                self._roster.seen(pod, deleted=event.type == "DELETED")
+                self._version = pod.metadata.resource_version
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"the API server's watch is not understood: {error}") from error
+
+
+def _raise(said: Status) -> None:
+    if said.code == 410 or said.reason == "Expired":
+        raise ApiExpired(said.message or "the watch is too old to go on")
+    raise ProtocolViolation(f"the watch ended with: {said.message or said.reason}")
