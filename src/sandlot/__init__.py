@@ -46,6 +46,7 @@ from sandlot.errors import (
     UserUnsupported,
     WriteFailed,
 )
+from sandlot.podoptions import PodOptions
 from sandlot.result import Result, Stream, Usage
 from sandlot.spec import Spec
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from sandlot.adaptive import Adaptive, QueueTarget
     from sandlot.events import Event, EventLog, read_events
     from sandlot.janitor import Deletion
-    from sandlot.opening import local
+    from sandlot.opening import kubernetes, local
     from sandlot.pacing import Pace
     from sandlot.policy import Settings
     from sandlot.pool import Pool, PoolLimits, PoolStatistics
@@ -123,6 +124,7 @@ __all__ = [
     "NotReady",
     "Pace",
     "PhaseLimits",
+    "PodOptions",
     "Pool",
     "PoolLimits",
     "PoolStatistics",
@@ -164,6 +166,7 @@ __all__ = [
     "Verdict",
     "WriteFailed",
     "group_results",
+    "kubernetes",
     "local",
     "read_events",
     "read_tasks",
@@ -179,6 +182,7 @@ _LATER: Final = {
     "EventLog": "sandlot.events",
     "read_events": "sandlot.events",
     "Deletion": "sandlot.janitor",
+    "kubernetes": "sandlot.opening",
     "local": "sandlot.opening",
     "Adaptive": "sandlot.adaptive",
     "QueueTarget": "sandlot.adaptive",

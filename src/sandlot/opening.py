@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sandlot.backends.local import LocalBackend
 from sandlot.backends.local.images.store import Progress
 from sandlot.events import EventLog
 from sandlot.policy import Settings
 from sandlot.provider import Provider
+
+if TYPE_CHECKING:
+    from sandlot.backends.kubernetes import ClusterOptions
+    from sandlot.backends.kubernetes.publishing.publisher import Progress as PublishingProgress
 
 IdMode = Literal["range-root", "range-rootless", "single", "nested"]
 
@@ -38,4 +42,44 @@ def local(
         Unsupported: on entering, when this machine or user cannot have sandboxes; the hint says what is missing.
     """
     backend = LocalBackend(cache=None if cache is None else Path(cache), mode=mode, progress=progress)
+    return Provider(backend, settings, events=events)
+
+
+def kubernetes(
+    settings: Settings | None = None,
+    *,
+    options: ClusterOptions | None = None,
+    kubeconfig: Path | str | None = None,
+    context: str | None = None,
+    registry: str | None = None,
+    events: EventLog | None = None,
+    progress: PublishingProgress | None = None,
+) -> Provider:
+    """A provider of sandboxes that are pods of a cluster. Use it as `async with sandlot.kubernetes() as provider`.
+
+    Entering it takes a Lease in the sandboxes' namespace; leaving it deletes every attached sandbox and the Lease. Should
+    this process die instead, other clients, `sandlot gc --kubernetes` or the in-cluster reaper delete them when the Lease has
+    run out, and each daemon ends by itself when it has had no link for a while. A forked worker opens a provider of its own.
+
+    Args:
+        settings: pace, time-outs and retries; None: the defaults of `Settings`.
+        options: namespace, ways of links and delivery, leases and patience; None: the defaults of `ClusterOptions`.
+        kubeconfig: None: `KUBECONFIG`, else `~/.kube/config`, else the service account of this pod.
+        context: of the kubeconfig; None: its current one.
+        registry: `HOST[:PORT][/PATH]` where images of this machine and the daemon's are pushed to; None: the registry that
+            the cluster advertises (ConfigMap kube-public/local-registry-hosting), if any.
+        events: where the provider writes what happens; None: a log in memory.
+        progress: called with each step while an image is being published.
+
+    Raises:
+        Unsupported, Denied: on entering, when there are no credentials or rights, or the extra `kubernetes` is not installed.
+        Infrastructure: on entering, when the API server does not answer.
+    """
+    from sandlot.backends.kubernetes import ClusterOptions, KubernetesBackend
+    from sandlot.backends.kubernetes.credentials import credentials
+    from sandlot.backends.kubernetes.images import PublishedImages
+    from sandlot.backends.local.runtime import cache_dir
+
+    images = PublishedImages(registry, cache_dir(), progress)
+    backend = KubernetesBackend(credentials(kubeconfig, context), images, options or ClusterOptions())
     return Provider(backend, settings, events=events)

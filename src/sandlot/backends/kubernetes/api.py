@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgspec
 
-from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiError, refused, unreachable
+from sandlot.backends.kubernetes.api_errors import ApiDenied, refused, unreachable
 from sandlot.backends.kubernetes.credentials import INSTALL_HINT, Credentials, Load
 from sandlot.backends.kubernetes.objects import Status, WatchEvent
 from sandlot.backends.kubernetes.server_time import ServerClock
@@ -42,8 +42,12 @@ JSON: Final = "application/json"
 
 
 @lru_cache(maxsize=64)
-def _decoder(shape: type[T]) -> msgspec.json.Decoder[T]:
+def _made(shape: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(shape)
+
+
+def _decoder(shape: type[T]) -> msgspec.json.Decoder[T]:
+    return _made(shape)  # type: ignore[arg-type]  # a class is hashable
 
 
 class _Way(TypedDict):
@@ -60,7 +64,7 @@ class Api:
     def __init__(self, load: Load, credentials: Credentials, *, pool: int = POOL) -> None:
         import aiohttp
 
-        self.clock: Final = ServerClock()
+        self.clock: Final = ServerClock(asyncio.get_running_loop().time)
         self.sent: Final[Counter[str]] = Counter()
         """Requests by method, whatever became of them."""
         self._load, self._credentials = load, credentials
@@ -138,9 +142,7 @@ class Api:
                 await self._reload()
         raise AssertionError("unreachable: the second refusal is raised")
 
-    async def _send(
-        self, method: str, path: str, *, body: bytes | None, query: Query | None, content_type: str
-    ) -> bytes:
+    async def _send(self, method: str, path: str, *, body: bytes | None, query: Query | None, content_type: str) -> bytes:
         import aiohttp
 
         self.sent[method] += 1
@@ -184,7 +186,9 @@ class Api:
             self.sent["WATCH"] += 1
             headers = {**self._credentials.headers, "Accept": JSON}
             try:
-                response = await self._streams.get(self._credentials.server + path, params=query, headers=headers, **self._way())
+                response = await self._streams.get(
+                    self._credentials.server + path, params=query, headers=headers, **self._way()
+                )
                 data = b"" if response.status == 200 else await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise unreachable(self._credentials.server, error) from error
@@ -209,7 +213,9 @@ class Api:
                     except msgspec.DecodeError as error:
                         raise ProtocolViolation(f"the API server's watch is not understood: {error}") from error
 
-    async def websocket(self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]) -> aiohttp.ClientWebSocketResponse:
+    async def websocket(
+        self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
+    ) -> aiohttp.ClientWebSocketResponse:
         """Open a stream into a pod, such as `exec`. The caller closes it."""
         import aiohttp
 

@@ -122,7 +122,9 @@ class KubernetesBackend:
             await state.lease.release()
         except ApiError as error:
             message = f"the API server did not let this client delete what it had: {error}"
-            hint = f"others delete it when its lease has run out ({self.options.lease_s:g} s), and `sandlot gc --kubernetes` does"
+            hint = (
+                f"others delete it when its lease has run out ({self.options.lease_s:g} s), and `sandlot gc --kubernetes` does"
+            )
             raise CleanupFailed(message, left=[f"pods labelled {naming.CLIENT}={self.client}"], hint=hint) from error
         finally:
             for task in state.tasks:
@@ -137,7 +139,7 @@ class KubernetesBackend:
         """See `Backend.create`. An image of this machine is published first.
 
         Raises:
-            ImageNotFound, ImageInvalid, BadRequest, LimitUnenforceable, Unsupported, Denied: by the caller's or cluster's doing.
+            ImageNotFound, ImageInvalid, BadRequest, LimitUnenforceable, Unsupported, Denied: not retriable.
             SandboxFileExists: the name is taken.
             Capacity, Throttled, NotReady, SandboxGone, DaemonFault, TransportLost: retriable.
         """
@@ -265,7 +267,9 @@ class KubernetesBackend:
     # --- inside -------------------------------------------------------------------------------------------------------
     def _running(self) -> _Running:
         if self._state is None:
-            raise Closed("the backend is not started or was closed", hint="use it as: async with sandlot.kubernetes() as provider")
+            raise Closed(
+                "the backend is not started or was closed", hint="use it as: async with sandlot.kubernetes() as provider"
+            )
         if self._state.pid != os.getpid():
             raise Closed("this provider belongs to the process that forked this one", hint="open one here")
         return self._state

@@ -101,7 +101,7 @@ async def _from_pod() -> Credentials:
     from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
     try:
-        load_incluster_config(client_configuration=configuration)
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         namespace = (IN_CLUSTER / "namespace").read_text().strip()
     except (ConfigException, OSError) as error:
         message = f"this pod has no usable service account: {error}"
@@ -111,7 +111,7 @@ async def _from_pod() -> Credentials:
 
 async def _ready(configuration: Configuration, namespace: str, *, in_cluster: bool) -> Credentials:
     """From the library's values to ours."""
-    server = configuration.host.rstrip("/")
+    server = (configuration.host or "").rstrip("/")
     token = await configuration.get_api_key_with_prefix("BearerToken")
     return Credentials(
         server=server,

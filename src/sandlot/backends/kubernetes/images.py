@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiNotFound
+from sandlot.backends.kubernetes.publishing import Publisher
+from sandlot.backends.kubernetes.publishing.advertised import advertised_registry
+from sandlot.backends.kubernetes.publishing.publisher import Progress, is_published
+from sandlot.backends.kubernetes.registry.names import Repository, parse_repository
+from sandlot.daemon_binary import find_daemon
 from sandlot.errors import Unsupported
 from sandlot.spec import Spec
 
@@ -15,30 +23,50 @@ class Images(Protocol):
     async def start(self, api: Api) -> None:
         """Called once, before anything else."""
 
-    async def reference(self, spec: Spec) -> str:
-        """What a node shall pull for this spec. Raises ImageNotFound, ImageInvalid, Unsupported, ..."""
-
     async def daemon(self) -> str:
         """The image that holds the daemon as `/sandlotd`. Raises Unsupported where there is none."""
+
+    async def reference(self, spec: Spec) -> str:
+        """What a node shall pull for this spec. Raises ImageNotFound, ImageInvalid, Unsupported, ..."""
 
     async def aclose(self) -> None:
         """Idempotent."""
 
 
-class PlainImages:
-    """References to registries, as they stand."""
+class PublishedImages:
+    """References to registries as they stand; images of this machine by way of a registry, into which they are pushed once."""
+
+    def __init__(self, registry: str | None, cache: Path, progress: Progress | None = None) -> None:
+        """`registry`: `HOST[:PORT][/PATH]`; None: the one that the cluster advertises, if any."""
+        self._named = None if registry is None else parse_repository(registry)
+        self._cache, self._progress = cache, progress
+        self._publisher: Publisher | None = None
 
     async def start(self, api: Api) -> None:
-        """Nothing is needed."""
-
-    async def reference(self, spec: Spec) -> str:
-        if spec.layers or spec.image == "host" or spec.image.startswith(("dir:", "oci:", "oci-archive:", "/", "./", "../")):
-            hint = "say registry=, or push the image yourself and name it by its reference"
-            raise Unsupported(f"nodes cannot pull {spec.image!r} from this machine", hint=hint)
-        return spec.image
+        place: tuple[Repository, str | None] | None = (self._named, None) if self._named is not None else None
+        if place is None:
+            with suppress(ApiNotFound, ApiDenied):
+                found = await advertised_registry(api)
+                place = parse_repository(found.host), found.pulled_from
+        if place is not None:
+            publisher = Publisher(place[0], self._cache, pulled_from=place[1], progress=self._progress)
+            self._publisher = await publisher.__aenter__()
 
     async def daemon(self) -> str:
-        raise Unsupported("no image is named that holds the daemon", hint="say daemon_image=; `sandlot image push-daemon` makes one")
+        return await self._required("the daemon").publish_daemon(find_daemon())
+
+    async def reference(self, spec: Spec) -> str:
+        if is_published(spec.image, spec.layers):
+            return spec.image
+        return await self._required(repr(spec.image)).publish(spec.image, spec.layers)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.aclose()
+
+    def _required(self, what: str) -> Publisher:
+        if self._publisher is None:
+            hint = "say registry=HOST[:PORT]/PATH, or push it yourself (sandlot image) and name it by its reference"
+            raise Unsupported(f"{what} must be published, and no registry is known that nodes pull from", hint=hint)
+        return self._publisher

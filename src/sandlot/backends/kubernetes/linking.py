@@ -132,7 +132,9 @@ class DialIn(Bridged):
         dialling = asyncio.create_task(self._dial(pod), name=f"dial {pod.name}")
         try:
             if self._falls_back and not self._reached:
-                await asyncio.wait([dialling, running := asyncio.ensure_future(pod.wait(_running))], return_when="FIRST_COMPLETED")
+                await asyncio.wait(
+                    [dialling, running := asyncio.ensure_future(pod.wait(_running))], return_when="FIRST_COMPLETED"
+                )
                 running.cancel()
                 await asyncio.wait([dialling], timeout=UNREACHED_S)
                 if not dialling.done():

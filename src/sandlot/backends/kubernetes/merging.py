@@ -62,7 +62,7 @@ def _merged_list(base: list[Json], over: object, by: str, path: str) -> list[Jso
         if one[by] in known:
             _merge_mapping(known[one[by]], one, f"{path}[{at}]")
         else:
-            base.append(thawed(one))
+            base.append({key: thawed(value) for key, value in one.items()})
     return base
 
 

@@ -57,7 +57,9 @@ def shard(name: str) -> str:
 def check_dns_label(text: str, what: str) -> str:
     """Raises BadRequest where it is none."""
     if not _DNS_LABEL.fullmatch(text):
-        raise BadRequest(f"{what} {text!r} cannot be a name in Kubernetes", hint="use at most 63 of a-z, 0-9 and -, not - at the ends")
+        raise BadRequest(
+            f"{what} {text!r} cannot be a name in Kubernetes", hint="use at most 63 of a-z, 0-9 and -, not - at the ends"
+        )
     return text
 
 

@@ -15,28 +15,28 @@ from sandlot.backends.kubernetes.objects import ListMeta, Metadata, Object
 FEW: str = "16"  # nodes that are asked: they are usually all alike
 
 
-class NodeAddress(Object):
+class NodeAddress(Object, frozen=True):
     type: str = ""
     address: str = ""
 
 
-class NodeSpec(Object):
+class NodeSpec(Object, frozen=True):
     pod_cidr: str | None = msgspec.field(default=None, name="podCIDR")
 
 
-class NodeStatus(Object):
-    addresses: list[NodeAddress] = []
+class NodeStatus(Object, frozen=True):
+    addresses: tuple[NodeAddress, ...] = ()
 
 
-class Node(Object):
+class Node(Object, frozen=True):
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class NodeList(Object):
+class NodeList(Object, frozen=True):
     metadata: ListMeta = ListMeta()
-    items: list[Node] = []
+    items: tuple[Node, ...] = ()
 
 
 async def pod_networks(api: Api) -> list[str]:

@@ -12,80 +12,80 @@ class Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of all shapes."""
 
 
-class OwnerReference(Object):
+class OwnerReference(Object, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
 
 
-class Metadata(Object):
+class Metadata(Object, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Condition(Object):
+class Condition(Object, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
     message: str | None = None
 
 
-class Waiting(Object):
+class Waiting(Object, frozen=True):
     reason: str | None = None
     message: str | None = None
 
 
-class Running(Object):
+class Running(Object, frozen=True):
     started_at: str | None = None
 
 
-class Terminated(Object):
+class Terminated(Object, frozen=True):
     exit_code: int = 0
     signal: int | None = None
     reason: str | None = None
     message: str | None = None
 
 
-class ContainerState(Object):
+class ContainerState(Object, frozen=True):
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Object):
+class ContainerStatus(Object, frozen=True):
     name: str = ""
     image: str = ""
     ready: bool = False
     state: ContainerState = ContainerState()
 
 
-class PodStatus(Object):
+class PodStatus(Object, frozen=True):
     phase: str = ""
     reason: str | None = None
     message: str | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
-    conditions: list[Condition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
+    conditions: tuple[Condition, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class PodSpec(Object):
+class PodSpec(Object, frozen=True):
     node_name: str | None = None
 
 
-class Pod(Object):
+class Pod(Object, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-class EventSeen(Object):
+class EventSeen(Object, frozen=True):
     """A core/v1 Event about a pod."""
 
     type: str = ""
@@ -93,61 +93,61 @@ class EventSeen(Object):
     message: str | None = None
 
 
-class LeaseSpec(Object):
+class LeaseSpec(Object, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     renew_time: str | None = None
 
 
-class Lease(Object):
+class Lease(Object, frozen=True):
     metadata: Metadata = Metadata()
     spec: LeaseSpec = LeaseSpec()
 
 
-class ListMeta(Object):
+class ListMeta(Object, frozen=True):
     resource_version: str = ""
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class PodList(Object):
+class PodList(Object, frozen=True):
     metadata: ListMeta = ListMeta()
-    items: list[Pod] = []
+    items: tuple[Pod, ...] = ()
 
 
-class LeaseList(Object):
+class LeaseList(Object, frozen=True):
     metadata: ListMeta = ListMeta()
-    items: list[Lease] = []
+    items: tuple[Lease, ...] = ()
 
 
-class EventList(Object):
-    items: list[EventSeen] = []
+class EventList(Object, frozen=True):
+    items: tuple[EventSeen, ...] = ()
 
 
-class Named(Object):
+class Named(Object, frozen=True):
     """An object of which only the name matters."""
 
     metadata: Metadata = Metadata()
 
 
-class NamedList(Object):
+class NamedList(Object, frozen=True):
     metadata: ListMeta = ListMeta()
-    items: list[Named] = []
+    items: tuple[Named, ...] = ()
 
 
-class Cause(Object):
+class Cause(Object, frozen=True):
     reason: str | None = None
     message: str | None = None
     field: str | None = None
 
 
-class StatusDetails(Object):
+class StatusDetails(Object, frozen=True):
     name: str | None = None
     kind: str | None = None
-    causes: list[Cause] | None = None
+    causes: tuple[Cause, ...] | None = None
     retry_after_seconds: int | None = None
 
 
-class Status(Object):
+class Status(Object, frozen=True):
     """What the API server says instead of an object."""
 
     kind: str = ""
@@ -158,7 +158,7 @@ class Status(Object):
     code: int | None = None
 
 
-class WatchEvent(Object):
+class WatchEvent(Object, frozen=True):
     """One line of a watch; `object` is decoded when the type is known."""
 
     type: str

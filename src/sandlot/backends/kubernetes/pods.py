@@ -229,7 +229,9 @@ def _deliver(pod: Json, spec: Spec, options: ClusterOptions) -> None:
     if options.delivery == "hostpath":
         volume: Json = {"name": "sandlot", "hostPath": {"path": options.daemon_path, "type": "Directory"}}
     elif options.daemon_image is None:
-        raise BadRequest("no image is named that holds the daemon", hint="say daemon_image=, or push one: sandlot image push-daemon")
+        raise BadRequest(
+            "no image is named that holds the daemon", hint="say daemon_image=, or push one: sandlot image push-daemon"
+        )
     elif options.delivery == "image":
         volume = {"name": "sandlot", "image": {"reference": options.daemon_image, "pullPolicy": spec.pod.pull_policy}}
     else:
@@ -251,7 +253,7 @@ def _installer(image: str, spec: Spec) -> Json:
 
 
 def _add_scratch(pod: Json, spec: Spec) -> None:
-    """Memory-backed places: /dev/shm where it shall have another size than the runtime's, /tmp and /run of a read-only system."""
+    """Memory-backed places: /dev/shm where it shall not have the runtime's size, /tmp and /run of a read-only system."""
     places: list[tuple[str, str, int]] = []
     if spec.shm_bytes != RUNTIME_SHM_BYTES:
         places.append(("sandlot-shm", "/dev/shm", spec.shm_bytes))

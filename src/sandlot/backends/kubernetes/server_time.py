@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -17,8 +17,8 @@ KEPT: Final = 16  # answers that count: enough to find a quick one, few enough t
 class ServerClock:
     """A lower bound of the server's time: at most a second and one answer's way behind it.
 
-    A date has whole seconds and is older than its arrival, so date minus arrival is never ahead of the truth; the largest of the
-    last few is the closest. `monotonic` runs at the same speed and is never set.
+    A date has whole seconds and is older than its arrival, so date minus arrival is never ahead of the truth; the largest of
+    the last few is the closest. `monotonic` runs at the same speed and is never set.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -52,9 +52,9 @@ class ServerClock:
 
 def micro_time(unix_s: float) -> str:
     """As Kubernetes writes a `MicroTime`."""
-    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def unix_time(text: str) -> float:
     """From a `Time` or `MicroTime`. Raises ValueError for what is neither."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

@@ -117,11 +117,13 @@ def deleted(pod: Pod) -> Ending:
 
 
 # --- will it start? -----------------------------------------------------------------------------------------------------
-NO_ROOM: Final = re.compile(r"OutOf\w+|UnexpectedAdmissionError|NodeAffinity|NodePorts|TopologyAffinityError|PodOSSelectorNodeLabelDoesNotMatch|AppArmor")
+NO_ROOM: Final = re.compile(
+    r"OutOf\w+|UnexpectedAdmissionError|NodeAffinity|NodePorts|TopologyAffinityError|PodOSSelectorNodeLabelDoesNotMatch|AppArmor"
+)
 """`status.reason` of a pod that its node refused: the scheduler's view of the node was old. It may fit elsewhere."""
 
 NOTHING_THERE: Final = re.compile(
-    r"not found|notfound|manifest.?unknown|name.?unknown|does not exist|no such image|invalid reference|could not parse reference",
+    r"not found|notfound|manifest.?unknown|name.?unknown|does not exist|no such image|invalid reference|could not parse ref",
     re.IGNORECASE,
 )
 NOT_ALLOWED: Final = re.compile(
@@ -129,9 +131,12 @@ NOT_ALLOWED: Final = re.compile(
     re.IGNORECASE,
 )
 NO_IMAGE: Final = re.compile(
-    r"no match for platform|exec format error|unsupported media type|not a valid|mismatch|failed to extract|signature", re.IGNORECASE
+    r"no match for platform|exec format error|unsupported media type|not a valid|mismatch|failed to extract|signature",
+    re.IGNORECASE,
 )
-CANNOT_RUN: Final = re.compile(r"no such file or directory|exec format error|permission denied|not a directory|chdir", re.IGNORECASE)
+CANNOT_RUN: Final = re.compile(
+    r"no such file or directory|exec format error|permission denied|not a directory|chdir", re.IGNORECASE
+)
 NO_ADDRESS: Final = re.compile(r"no IP addresses available|failed to allocate|IP pool|exhausted", re.IGNORECASE)
 NO_RUNTIME: Final = re.compile(r"no runtime for|RuntimeHandler|runtime handler|runtimeclass", re.IGNORECASE)
 
@@ -184,7 +189,9 @@ def _waiting(container: ContainerStatus, daemon_image: str | None) -> Trouble | 
     if reason == "InvalidImageName":
         return Trouble(ImageNotFound(f"{_shown(message) or container.image!r} is no image reference"))
     if reason == "ErrImageNeverPull":
-        return Trouble(ImageNotFound(f"the image is not on the node: {_shown(message)}", hint='pull_policy "Never" asks for that'))
+        return Trouble(
+            ImageNotFound(f"the image is not on the node: {_shown(message)}", hint='pull_policy "Never" asks for that')
+        )
     if reason == "SignatureValidationFailed":
         return Trouble(ImageInvalid(f"the image's signature was refused: {_shown(message)}"))
     if reason in IMAGE_WAITS:
@@ -223,14 +230,19 @@ def _without_names(message: str, *names: str | None) -> str:
 def _cannot_run(message: str) -> SandlotError:
     said = _shown(message)
     if "/sandlot/sandlotd" in message and CANNOT_RUN.search(message):
-        return Unsupported(f"the daemon could not be started in this image: {said}", hint="does its delivery work? `sandlot doctor --kubernetes`")
+        return Unsupported(
+            f"the daemon could not be started in this image: {said}",
+            hint="does its delivery work? `sandlot doctor --kubernetes`",
+        )
     if CANNOT_RUN.search(message):
         return ImageInvalid(f"the image's container could not be started: {said}", hint="are workdir and user possible in it?")
     return NotReady(f"its container could not be started: {said}")
 
 
 def _no_place(message: str) -> SandlotError:
-    return Capacity(f"no node can take it: {_shown(message)}", hint="wait, ask for less, or look at selectors, taints and affinity")
+    return Capacity(
+        f"no node can take it: {_shown(message)}", hint="wait, ask for less, or look at selectors, taints and affinity"
+    )
 
 
 def _from_events(events: Iterable[EventSeen]) -> Trouble | None:
@@ -262,4 +274,3 @@ def _shown(text: str) -> str:
     """One bounded line without control characters: nodes and registries wrote it."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "?" for char in line)[:SHOWN_CHARS]
-
