@@ -18,7 +18,7 @@ from sandlot.backends.kubernetes.credentials import Load
 from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
 from sandlot.backends.kubernetes.images import Images
 from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, collection, left_s
-from sandlot.backends.kubernetes.linking import Links, open_links
+from sandlot.backends.kubernetes.linking import Links, OpenLinks, open_links
 from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
 from sandlot.backends.kubernetes.objects import Lease, LeaseList, Named, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
@@ -57,11 +57,11 @@ class KubernetesBackend:
 
     kind = "kubernetes"
 
-    def __init__(self, load: Load, images: Images, options: ClusterOptions) -> None:
+    def __init__(self, load: Load, images: Images, options: ClusterOptions, *, opens: OpenLinks = open_links) -> None:
         self.client: Final = secrets.token_hex(4)
         """This client's id: its pods and its Lease bear it."""
         self.options: Final = options
-        self._load, self._images = load, images
+        self._load, self._images, self._opens = load, images, opens
         self._state: _Running | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class KubernetesBackend:
         options = self.options
         if options.delivery != "hostpath" and options.daemon_image is None:
             options = replace(options, daemon_image=await self._images.daemon())
-        links = await open_links(api, namespace, options)
+        links = await self._opens(api, options)
         lease = ClientLease(api, namespace, self.client, lease_s=options.lease_s, renew_s=options.renew_s)
         try:
             await lease.acquire()

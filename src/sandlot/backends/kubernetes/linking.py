@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.links.addresses import advertised
-from sandlot.backends.kubernetes.links.bridge import bridge
 from sandlot.backends.kubernetes.links.dial_in import dial_in, dial_in_when_up
 from sandlot.backends.kubernetes.links.listener import Listener
 from sandlot.backends.kubernetes.links.registrar import Registrar
@@ -17,10 +15,10 @@ from sandlot.backends.kubernetes.nodes import pod_networks
 from sandlot.backends.kubernetes.options import LISTEN_PORT, ClusterOptions
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
+from sandlot.errors import Unsupported
 
 _log = logging.getLogger(__name__)
 
-UNREACHED_S: Final = 3.0  # of a pod whose daemon runs: a pod network that leads there answers within milliseconds
 ALWAYS_S: Final = 10 * 365 * 86_400.0  # how long is the create's to say
 
 
@@ -43,7 +41,10 @@ class Links(Protocol):
         """Open links stay. Idempotent."""
 
 
-async def open_links(api: Api, namespace: str, options: ClusterOptions) -> Links:
+OpenLinks = Callable[[Api, ClusterOptions], Awaitable[Links]]
+
+
+async def open_links(api: Api, options: ClusterOptions) -> Links:
     """The way that the options name, or the best there is.
 
     Raises:
@@ -54,8 +55,9 @@ async def open_links(api: Api, namespace: str, options: ClusterOptions) -> Links
         way = "dial-out" if api.credentials.in_cluster or options.advertise is not None else "auto"
     if way == "dial-out":
         return await DialOut.open(api, options)
-    bridge_only = way == "exec-bridge"
-    return Bridged(api, namespace) if bridge_only else DialIn(api, namespace, falls_back=way == "auto")
+    if way == "exec-bridge":
+        raise Unsupported("links through the API server are not there yet", hint="use dial-in or dial-out")
+    return DialIn()
 
 
 class DialOut:
@@ -93,21 +95,21 @@ class DialOut:
         await self._listener.aclose()
 
 
-class Bridged:
-    """Through the API server: an exec stream into the pod, where `sandlotd connect` passes bytes on."""
+class DialIn:
+    """This process calls the pods' addresses."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
-        self._api, self._namespace, self._registrar = api, namespace, Registrar()
+    def __init__(self) -> None:
+        self._registrar = Registrar()
 
     def register(self, name: str) -> Mapping[str, str]:
-        return self._registrar.register(name).environment()
+        return {**self._registrar.register(name).environment(), "SANDLOT_LISTEN": str(LISTEN_PORT)}
 
     async def connect(self, pod: Tracked) -> Connection:
-        await pod.wait(_running)
-        return await self.reconnect(pod)
+        address = (await _address(pod), LISTEN_PORT)
+        return await dial_in_when_up(address, pod.name, self._registrar, within_s=ALWAYS_S)
 
     async def reconnect(self, pod: Tracked) -> Connection:
-        return await bridge(self._api, self._namespace, pod.name, self._registrar)
+        return await dial_in((await _address(pod), LISTEN_PORT), pod.name, self._registrar)
 
     def forget(self, name: str) -> None:
         self._registrar.forget(name)
@@ -116,60 +118,11 @@ class Bridged:
         """Nothing is held open."""
 
 
-class DialIn(Bridged):
-    """This process calls the pods' addresses; where it finds that it cannot, and may, it goes through the API server."""
-
-    def __init__(self, api: Api, namespace: str, *, falls_back: bool) -> None:
-        super().__init__(api, namespace)
-        self._falls_back = falls_back
-        self._reached = False
-        self._bridged: set[str] = set()
-
-    def register(self, name: str) -> Mapping[str, str]:
-        return {**super().register(name), "SANDLOT_LISTEN": str(LISTEN_PORT)}
-
-    async def connect(self, pod: Tracked) -> Connection:
-        dialling = asyncio.create_task(self._dial(pod), name=f"dial {pod.name}")
-        try:
-            if self._falls_back and not self._reached:
-                await asyncio.wait(
-                    [dialling, running := asyncio.ensure_future(pod.wait(_running))], return_when="FIRST_COMPLETED"
-                )
-                running.cancel()
-                await asyncio.wait([dialling], timeout=UNREACHED_S)
-                if not dialling.done():
-                    _log.info("%s cannot be reached at its address: its link goes through the API server", pod.name)
-                    self._bridged.add(pod.name)
-                    return await super().connect(pod)
-            connection = await dialling
-            self._reached = True
-            return connection
-        finally:
-            dialling.cancel()
-
-    async def reconnect(self, pod: Tracked) -> Connection:
-        if pod.name in self._bridged:
-            return await super().reconnect(pod)
-        return await dial_in((await _address(pod), LISTEN_PORT), pod.name, self._registrar)
-
-    def forget(self, name: str) -> None:
-        self._bridged.discard(name)
-        super().forget(name)
-
-    async def _dial(self, pod: Tracked) -> Connection:
-        address = (await _address(pod), LISTEN_PORT)
-        return await dial_in_when_up(address, pod.name, self._registrar, within_s=ALWAYS_S)
-
-
 async def _address(pod: Tracked) -> str:
     await pod.wait(lambda one: one.pod is not None and one.pod.status.pod_ip is not None)
     assert pod.pod is not None
     assert pod.pod.status.pod_ip is not None
     return pod.pod.status.pod_ip
-
-
-def _running(pod: Tracked) -> bool:
-    return "running" in pod.times_s
 
 
 def _report(name: str, what: str) -> None:

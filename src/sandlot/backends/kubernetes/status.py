@@ -187,7 +187,7 @@ def _waiting(container: ContainerStatus, daemon_image: str | None) -> Trouble | 
         return None
     reason, message = waiting.reason, waiting.message or ""
     if reason == "InvalidImageName":
-        return Trouble(ImageNotFound(f"{_shown(message) or container.image!r} is no image reference"))
+        return Trouble(ImageNotFound(f"the image's name is none: {_shown(message) or container.image!r}"))
     if reason == "ErrImageNeverPull":
         return Trouble(
             ImageNotFound(f"the image is not on the node: {_shown(message)}", hint='pull_policy "Never" asks for that')
@@ -257,6 +257,9 @@ def _from_events(events: Iterable[EventSeen]) -> Trouble | None:
             if NO_ADDRESS.search(message):
                 return Trouble(Capacity(f"the node has no address left: {_shown(message)}"), "start")
             return Trouble(NotReady(f"the node could not make the pod: {_shown(message)}"), "start")
+        if event.reason == "FailedMount" and "hostPath type check failed" in message:
+            hint = "is the daemon in ClusterOptions.daemon_path on every node?"
+            return Trouble(Unsupported(f"a directory is missing on the node: {_shown(message)}", hint=hint))
         if event.reason in ("FailedMount", "FailedAttachVolume", "FailedMapVolume"):
             return Trouble(NotReady(f"a volume could not be mounted: {_shown(message)}"), "start")
     return None
