@@ -7,9 +7,10 @@ from types import FrameType
 
 import click
 
-from cluster import build, down, kubeconfig, needs, starting, state, up
+from cluster import build, down, kubeconfig, needs, parts, starting, state, up
 from cluster.say import Say
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FAULTS = (up.UpError, build.BuildError, starting.StartError, needs.NeedError)
 
 _name = click.option("--name", default="main", show_default=True, help="Which cluster; several run side by side.")
@@ -18,12 +19,14 @@ _name = click.option("--name", default="main", show_default=True, help="Which cl
 @click.group()
 def main() -> None:
     """A real Kubernetes on this machine, for tests, benchmarks and examples."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    for signum in _INTERRUPTS:
         signal.signal(signum, _interrupt)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """End like Ctrl-C does, so that what was begun is undone."""
+    """Undo what was begun, and do not be interrupted in that, which takes half a minute at most."""
+    for each in _INTERRUPTS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -44,6 +47,20 @@ def up_(*, name: str, fake_nodes: int, runtimes: tuple[str, ...], policies: bool
         up.up(wanted, Say())
     except _FAULTS as error:
         raise click.ClickException(str(error)) from error
+
+
+@main.command("build")
+@click.option("--runtimes", multiple=True, type=click.Choice(["gvisor"]))
+@click.option("--policies/--no-policies", default=False)
+def build_(*, runtimes: tuple[str, ...], policies: bool) -> None:
+    """Only build what `up` with these options needs."""
+    say = Say()
+    try:
+        needs.provide(say)
+        build.build(parts.parts(runtimes, policies=policies), say)
+    except _FAULTS as error:
+        raise click.ClickException(str(error)) from error
+    say("all parts are built")
 
 
 @main.command("down")

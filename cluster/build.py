@@ -36,11 +36,13 @@ def build(parts: Sequence[Part], say: Say) -> Tools:
     Raises:
         BuildError: a tool is missing or failed (the machine's or the network's fault).
     """
+    if (lacking := obstacle(parts)) is not None:
+        raise BuildError(lacking)
     return Tools({part.name: _have(part, say) for part in parts})
 
 
 def _have(part: Part, say: Say) -> Path:
-    target = cache_root() / f"{part.name}-{fingerprint(part)}"
+    target = _target(part)
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,20 @@ def _have(part: Part, say: Say) -> Path:
                 _make(part, made, Path(scratch), say)
                 made.replace(target)
     return target
+
+
+def obstacle(parts: Sequence[Part]) -> str | None:
+    """What this machine lacks to build the parts that the cache does not have; None when nothing."""
+    missing = [part for part in parts if not _target(part).exists()]
+    if any(isinstance(part, GoPart) for part in missing) and shutil.which("go") is None:
+        return "no go on PATH: install Go (the version that cluster/go/kubernetes/go.mod names, or newer)"
+    if any(isinstance(part, DebianPart) for part in missing) and shutil.which("apt-get") is None:
+        return "no apt-get: the image registry and network plugins of a cluster come from Debian packages"
+    return None
+
+
+def _target(part: Part) -> Path:
+    return cache_root() / f"{part.name}-{fingerprint(part)}"
 
 
 def fingerprint(part: Part) -> str:
@@ -95,8 +111,6 @@ def _compile(part: GoPart, made: Path, say: Say) -> None:
 
 def _run_long(words: Sequence[str], part: GoPart, say: Say) -> None:
     """Run it, saying now and then how many packages it has done."""
-    if shutil.which("go") is None:
-        raise BuildError("no go on PATH: install Go (the version that cluster/go/kubernetes/go.mod names, or newer)")
     say(f"{part.name}: building")
     env = {**os.environ, "CGO_ENABLED": str(int(part.cgo)), "GOFLAGS": "", "GOWORK": "off"}
     lines: list[str] = []
@@ -154,12 +168,15 @@ def _stages(part: GoPart, made: Path) -> None:
     (made / "stages.yaml").write_text("---\n".join((top / name).read_text() for name in wanted))
 
 
-_EXTRAS = {"pause": _pause, "stages": _stages}
+def _etcd(part: GoPart, made: Path) -> None:
+    """Its command has the name of its directory."""
+    (made / "bin" / "server").replace(made / "bin" / "etcd")
+
+
+_EXTRAS = {"pause": _pause, "stages": _stages, "etcd": _etcd}
 
 
 def _unpack(part: DebianPart, made: Path, scratch: Path, say: Say) -> None:
-    if shutil.which("apt-get") is None:
-        raise BuildError("no apt-get: the etcd, image registry and network plugins of a cluster come from Debian packages")
     packages = sorted({package for package, _, _ in part.files})
     say(f"{part.name}: fetching {', '.join(packages)}")
     try:

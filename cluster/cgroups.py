@@ -99,20 +99,20 @@ def thaw(group: str) -> None:
             (path / "freezer.state").write_text("THAWED")
 
 
-def remove(group: str) -> list[Path]:
-    """Remove the empty group from each hierarchy; the directories that would not go."""
-    stuck = []
+def remove(group: str, timeout_s: float = 10.0) -> None:
+    """Remove the group from each hierarchy. A group is busy for a moment after its last process was killed."""
+    end = time.monotonic() + timeout_s
+    while count(group):
+        for top in hierarchies():
+            for path in _tree(top / group):
+                with suppress(OSError):
+                    path.rmdir()
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.02)
     for top in hierarchies():
-        for path in _tree(top / group):
-            try:
-                path.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                stuck.append(path)
         with suppress(OSError):  # the parent is shared with other clusters: it goes with the last one
             (top / group).parent.rmdir()
-    return stuck
 
 
 def count(group: str) -> int:

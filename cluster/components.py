@@ -79,7 +79,6 @@ def _etcd(layout: Layout, tools: Tools) -> Component:
         f"--initial-cluster=sandlot={peer}",
         "--unsafe-no-fsync",
         f"--quota-backend-bytes={8 << 30}",
-        "--logger=zap",
         "--log-level=warn",
     )
     return Component("etcd", argv, f"{client}/health")

@@ -1,6 +1,7 @@
 """Takes a cluster down, also one that never came up whole, and counts what is left of it."""
 
 import shutil
+import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from cluster.layout import Layout, state_root
 from cluster.say import Say
 from cluster.state import State
 
-_GRACE_S = 5.0
 _MOUNT_POINTS = (Path("/var/lib/kubelet"), Path("/var/lib/cni"))
 
 
@@ -77,12 +77,9 @@ def count(layout: Layout) -> Left:
 
 
 def _stop_components(found: State) -> None:
-    """Those that start containers first, at once; then containers and all the rest by their cgroup."""
-    running = found.processes
-    makers = [running[name] for name in ("kwok", "kubelet", "scheduler", "controller-manager") if name in running]
-    processes.stop(makers, grace_s=_GRACE_S)
-    rest = [one for name, one in reversed(running.items()) if one not in makers and name != "node"]
-    processes.stop(rest, grace_s=_GRACE_S)
+    """Those that start others, at once and without ceremony: nothing they could save is kept. The rest goes by cgroup."""
+    makers = [found.processes[name] for name in ("kwok", "kubelet", "controller-manager") if name in found.processes]
+    processes.stop(makers, grace_s=0.0, first=signal.SIGKILL)
 
 
 def _forget_context(found: State) -> None:

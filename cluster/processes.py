@@ -104,11 +104,11 @@ def wait_gone(processes: Iterable[Identity], timeout_s: float) -> list[Identity]
         time.sleep(_POLL_S)
 
 
-def stop(processes: Sequence[Identity], *, grace_s: float) -> list[Identity]:
-    """SIGTERM, then SIGKILL after `grace_s`; those that survived even that (in an uninterruptible sleep)."""
+def stop(processes: Sequence[Identity], *, grace_s: float, first: signal.Signals = signal.SIGTERM) -> list[Identity]:
+    """Signal `first`, then SIGKILL after `grace_s`; those that survived even that (in an uninterruptible sleep)."""
     for one in processes:
-        one.send(signal.SIGTERM)
-        one.send(signal.SIGCONT)
+        one.send(first)
+        one.send(signal.SIGCONT)  # one that is paused takes the signal only when it goes on
     left = wait_gone(processes, grace_s)
     for one in left:
         one.send(signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Starts components and waits until they serve; a death on the way is told with the end of its log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import cgroups, processes
@@ -28,6 +28,8 @@ class Starter:
     state: State
     tools: Tools
     say: Say
+    watched: dict[str, Identity] = field(default_factory=dict)
+    """Whose death ends the waiting: what this has started, and what it was given."""
 
     def start_all(self, wanted: Sequence[Component]) -> None:
         """Start and wait for all of them.
@@ -62,6 +64,7 @@ class Starter:
             log=layout.log(one.name),
             member_of=[cgroups.components_home(layout.cgroup)],
         )
+        self.watched[one.name] = identity
         self.state = self.state.with_process(one.name, identity)
         self.state.save()
 
@@ -75,7 +78,7 @@ class Starter:
 
     def check(self) -> None:
         """Raises StartError when a component has ended."""
-        for name, identity in self.state.processes.items():
+        for name, identity in self.watched.items():
             if not identity.alive():
                 raise StartError(f"{name} has ended\n{tail(self.state.layout.log(name))}")
 
