@@ -7,6 +7,8 @@ Kinds
                         `sandbox.lost`, `deleting` or `gone`, `attempts` with `sandbox.gone`
     `create.failed`     one attempt failed. data: `error` (its kind), `message`, `retriable`, `attempt`
     `delete.failed`     one attempt failed. data: `error`, `message`, `attempt`
+    `clear.failed`      deleting all in one go failed: each is deleted by itself. data: `error`, `message`
+    `sweep.failed`      what exists could not be listed at the end. data: `message`
     `gate.slowed`       the pace was cut. data: `limit` (in flight), `why`
     `pool.*`, `rollout.*`, `exec` and `file` are appended by the layers above, which name them.
 

@@ -12,15 +12,18 @@ to be cancelled, or ended without a clear answer, "there was none" is believed o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from sandlot.admission import Turnstile
 from sandlot.backends.base import Backend
 from sandlot.errors import BadRequest, Capacity, SandlotError, Throttled, Unsupported
 from sandlot.events import Scalar
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
+from sandlot.pacing import Outcome, Pace
 from sandlot.sandbox import Sandbox
 
 T = TypeVar("T")
@@ -32,18 +35,23 @@ LOOK_AGAIN_S: Final = 0.2
 class Deletion:
     """How deleting is tried. All in seconds."""
 
+    in_flight: int = 64
+    """Calls under way at a time: a budget of their own, so that neither creates wait for deletes nor deletes for creates.
+    Waiting for a turn is on none of the clocks below."""
     attempt_s: float = 30.0
     """What one call may take before it counts as failed."""
     first_pause_s: float = 0.05
     """Before the second attempt; doubles each time."""
     longest_pause_s: float = 5.0
     give_up_after_s: float = 120.0
-    """After this long deleting is given up, and the name is reported as left."""
+    """After this long from the first attempt deleting is given up, and the name is reported as left."""
     hurry_s: float = 10.0
     """What is left of that once the event loop is ending."""
     create_grace_s: float = 2.0
     """What a create that nobody waits for any more may take to end by itself: one that ended is deleted at once, one that
     was cut off leaves doubt."""
+    clear_from: int = 64
+    """A provider that closes with at least so many lets its backend delete them in one go, if it can."""
     settle_s: float = 1.0
     """How long "there was none" must be repeated after a create that ended in doubt."""
 
@@ -86,8 +94,9 @@ class _Removal:
     making: asyncio.Task[Sandbox] | None
     grace_s: float
     """For the first attempt: whoever has had it once does not get it again."""
-    give_up_at_s: float
     pause_s: float
+    give_up_at_s: float = math.inf
+    """Set when its turn has come for the first time, or when the event loop is ending."""
     doubt_until_s: float | None = None
     attempts: int = 0
 
@@ -100,6 +109,8 @@ class Janitor:
         self._journal = journal
         self._rules = rules
         self._tasks: dict[Record, asyncio.Task[None]] = {}
+        self._turnstile: Turnstile | None = None
+        self._clearing: asyncio.Task[None] | None = None
 
     def discard(self, record: Record, *, why: str, making: asyncio.Task[Sandbox] | None = None, grace_s: float = 0.0) -> None:
         """Decide that this sandbox shall be gone. Returns at once; deciding twice is deciding once.
@@ -114,10 +125,14 @@ class Janitor:
             if making is not None:
                 making.cancel()
             return
-        loop = asyncio.get_running_loop()
-        give_up_at_s = loop.time() + grace_s + self._rules.give_up_after_s
-        removal = _Removal(record, making, grace_s, give_up_at_s, self._rules.first_pause_s)
-        self._tasks[record] = loop.create_task(self._remove(removal), name=f"delete {record.name}")
+        removal = _Removal(record, making, grace_s, self._rules.first_pause_s)
+        self._tasks[record] = asyncio.get_running_loop().create_task(self._remove(removal), name=f"delete {record.name}")
+
+    def clear(self) -> None:
+        """Everything attached shall go: the backend may do that in one go. Deletions that are decided from now on wait for
+        the end of it, and confirm.
+        """
+        self._clearing = asyncio.get_running_loop().create_task(self._clear(), name="delete everything")
 
     async def wait_gone(self, records: Iterable[Record] | None = None) -> None:
         """Wait until these deletions (None: all, also those that begin meanwhile) have ended, one way or the other.
@@ -132,6 +147,13 @@ class Janitor:
     def busy(self) -> int:
         """Deletions under way."""
         return len(self._tasks)
+
+    async def _clear(self) -> None:
+        try:
+            async with asyncio.timeout(self._rules.give_up_after_s):
+                await self._backend.clear()
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises, each is deleted by itself, then
+            self._journal.events.append("clear.failed", data=_told(error))
 
     async def _remove(self, removal: _Removal) -> None:
         def hurry() -> None:
@@ -149,6 +171,8 @@ class Janitor:
         if removal.doubt_until_s is None:
             in_doubt = await self._create_ended_in_doubt(removal.making)
             removal.doubt_until_s = clock() + (self._rules.settle_s if in_doubt else 0.0)
+        if self._clearing is not None:
+            await asyncio.wait([self._clearing], timeout=_left_s(removal, clock()))
         while True:
             answer = await self._try_delete(removal)
             if answer is True or (answer is False and clock() >= removal.doubt_until_s):
@@ -172,15 +196,39 @@ class Janitor:
 
     async def _try_delete(self, removal: _Removal) -> bool | None:
         """True: it existed and is gone. False: there was none. None: no answer that can be relied on."""
-        removal.attempts += 1
-        name, grace_s = removal.record.name, removal.grace_s
-        removal.grace_s = 0.0
+        clock = asyncio.get_running_loop().time
+        turnstile = self._open_turnstile()
         try:
-            left_s = max(removal.give_up_at_s - asyncio.get_running_loop().time(), self._rules.first_pause_s)
+            async with asyncio.timeout(_left_s(removal, clock())):
+                ticket = await turnstile.enter(removal.record)
+        except TimeoutError:
+            return None
+        outcome = Outcome("other")
+        try:
+            removal.attempts += 1
+            name, grace_s = removal.record.name, removal.grace_s
+            removal.give_up_at_s = min(removal.give_up_at_s, clock() + grace_s + self._rules.give_up_after_s)
+            removal.grace_s = 0.0
+            left_s = max(removal.give_up_at_s - clock(), self._rules.first_pause_s)
             async with asyncio.timeout(min(self._rules.attempt_s + grace_s, left_s)):
                 return await self._backend.delete(name, grace_s=grace_s)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises, the sandbox may still be there: try again
-            kind = error.kind if isinstance(error, SandlotError) else type(error).__name__
-            data: dict[str, Scalar] = {"error": kind, "message": str(error), "attempt": removal.attempts}
-            self._journal.events.append("delete.failed", name, data)
+            if isinstance(error, Throttled):
+                outcome = Outcome("throttled", error.retry_after_s)
+            self._journal.events.append("delete.failed", name, {**_told(error), "attempt": removal.attempts})
             return None
+        finally:
+            turnstile.leave(ticket, outcome)
+
+    def _open_turnstile(self) -> Turnstile:
+        if self._turnstile is None:
+            self._turnstile = Turnstile(Pace(in_flight=self._rules.in_flight, adaptive=None))
+        return self._turnstile
+
+
+def _left_s(removal: _Removal, now: float) -> float | None:
+    return None if removal.give_up_at_s == math.inf else max(0.0, removal.give_up_at_s - now)
+
+
+def _told(error: Exception) -> dict[str, Scalar]:
+    return {"error": error.kind if isinstance(error, SandlotError) else type(error).__name__, "message": str(error)}

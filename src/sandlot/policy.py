@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sandlot.errors import SandlotError, Throttled
 from sandlot.janitor import Deletion
-from sandlot.pacing import Pace
+from sandlot.pacing import Pace, cluster_pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,11 @@ class Settings:
     longest_pause_s: float = 10.0
     watch_pause_s: float = 1.0
     """Before a watch that broke is opened again."""
+
+
+def cluster_settings() -> Settings:
+    """For a cluster that others use, too: see `cluster_pace`, and fewer deletes than creates on their way at a time."""
+    return Settings(pace=cluster_pace(), deletion=Deletion(in_flight=32, give_up_after_s=300.0))
 
 
 @dataclass(slots=True)

@@ -98,6 +98,8 @@ class Provider:
         if self._maker is not None:
             self._maker.turnstile.close()
         ledger, kept = self._journal.ledger, []
+        if len(ledger) >= self.settings.deletion.clear_from:
+            self._janitor.clear()
         for record in ledger:
             if record.owner == "leased" and record.state is State.USABLE:
                 kept.append(record)

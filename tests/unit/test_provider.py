@@ -37,7 +37,7 @@ from sandlot.policy import Settings
 from sandlot.provider import Provider
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
-from sandlot.testing.fake import FakeBackend, FakeCommand, FakeResult
+from sandlot.testing.fake import FakeBackend, FakeCommand, FakeResult, Point
 from tests.unit.troubles import Script, Trouble
 
 pytestmark = pytest.mark.looptime
@@ -424,6 +424,78 @@ async def test_closing_a_handle_twice_and_at_once_deletes_once() -> None:
         assert script.reached["delete"] == 1
         with pytest.raises(Closed):
             await sandbox.exec(":")
+
+
+async def test_deletes_have_a_budget_of_their_own() -> None:
+    """Never more under way than that, and whoever waits for its turn is not given up for it."""
+    now: list[int] = [0, 0]
+
+    async def slow(point: Point, name: str) -> None:
+        if point == "delete":
+            now[0] += 1
+            now[1] = max(now)
+            await asyncio.sleep(10)
+            now[0] -= 1
+
+    backend = FakeBackend(interfere=slow)
+    async with providing(backend, deletion=Deletion(in_flight=4, give_up_after_s=15.0)) as provider:
+        for _ in range(40):
+            await provider.create(SPEC)
+        closing = await provider.aclose()
+    assert now[1] == 4
+    assert await elapsed() == pytest.approx(100.0, abs=1)
+    assert str(closing) == "created 40, gone 40, left 0"
+
+
+async def test_neither_creates_nor_deletes_starve_the_others() -> None:
+    """With a full line of creates a deletion takes as long as without, and the other way round."""
+    backend = FakeBackend(interfere=Script().always("create.before", 1.0).always("delete", 1.0))
+    async with providing(backend, pace=Pace(in_flight=2, adaptive=None), deletion=Deletion(in_flight=2)) as provider:
+        first = [await provider.create(SPEC) for _ in range(4)]
+        began = await elapsed()
+        making = [asyncio.create_task(provider.create(SPEC)) for _ in range(10)]
+        await asyncio.gather(*(sandbox.aclose() for sandbox in first))
+        assert await elapsed() - began == pytest.approx(2.0, abs=0.1)
+        await asyncio.gather(*making)
+        assert await elapsed() - began == pytest.approx(5.0, abs=0.1)
+
+
+async def test_a_delete_that_is_throttled_slows_the_others() -> None:
+    """What the service says to one holds for all."""
+    script = Script(delete=[Throttled("later", retry_after_s=30.0)])
+    backend = FakeBackend(interfere=script)
+    async with providing(backend, deletion=Deletion(in_flight=1)) as provider:
+        sandboxes = [await provider.create(SPEC) for _ in range(3)]
+        await asyncio.gather(*(sandbox.aclose() for sandbox in sandboxes))
+        assert await elapsed() >= 30
+    assert script.reached["delete"] == 4
+
+
+async def test_many_are_deleted_in_one_go_when_all_shall_go() -> None:
+    """And each deletion is still confirmed by name; leased ones live on."""
+    script = Script()
+    backend = FakeBackend(interfere=script)
+    provider = Provider(backend, Settings(deletion=Deletion(clear_from=10)))
+    await provider.start()
+    for _ in range(10):
+        await provider.create(SPEC)
+    kept = await provider.create(SPEC, owner="leased", lease_s=60)
+    closing = await provider.aclose()
+    assert (closing.gone, closing.left, closing.kept) == (10, (), (kept.name,))
+    assert (script.reached["clear"], script.reached["delete"], sorted(backend.existing)) == (1, 10, [kept.name])
+    assert await backend.delete(kept.name)
+
+
+@pytest.mark.parametrize("trouble", [DaemonFault("no"), 10_000.0])
+async def test_one_go_that_fails_leaves_nothing(trouble: Trouble) -> None:
+    """Each is deleted by itself, then."""
+    backend = FakeBackend(interfere=Script().always("clear", trouble))
+    async with providing(backend, deletion=Deletion(clear_from=2, give_up_after_s=20.0)) as provider:
+        for _ in range(5):
+            await provider.create(SPEC)
+        closing = await provider.aclose()
+    assert str(closing) == "created 5, gone 5, left 0"
+    assert kinds(provider).count("clear.failed") == 1
 
 
 # --- ending by themselves -------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from sandlot.protocol.frames import PREFIX_BYTES, encode
 from sandlot.protocol.requests import Message, Pong
 from sandlot.spec import Spec
 
-Point = Literal["create.before", "create.after", "reopen", "delete", "list", "watch"]
+Point = Literal["create.before", "create.after", "reopen", "delete", "clear", "list", "watch"]
 """`create.before`: the request is on its way, nothing exists. `create.after`: it exists, and nobody has been told."""
 Interfere = Callable[[Point, str], Awaitable[None]]
 
@@ -167,6 +167,12 @@ class FakeBackend:
     async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
         await self.interfere("delete", name)
         return self._remove(name)
+
+    async def clear(self) -> None:
+        await self.interfere("clear", "")
+        for fake in list(self._fakes.values()):
+            if fake.grant.owner == "attached":
+                self._remove(fake.name)
 
     def _remove(self, name: str) -> bool:
         fake = self._fakes.pop(name, None)

@@ -181,6 +181,9 @@ class LocalBackend:
         except SandboxGone:
             return False
 
+    async def clear(self) -> None:
+        """See `Backend.clear`. The host destroys one by one, whoever asks."""
+
     async def list(self) -> list[SandboxInfo]:
         """See `Backend.list`."""
         state = self._running()
