@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from sandlot.backends.local import LocalBackend
 from sandlot.backends.local.images.store import Progress
 from sandlot.events import EventLog
-from sandlot.policy import Settings
+from sandlot.policy import Settings, cluster_settings
 from sandlot.provider import Provider
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def kubernetes(
     run out, and each daemon ends by itself when it has had no link for a while. A forked worker opens a provider of its own.
 
     Args:
-        settings: pace, time-outs and retries; None: the defaults of `Settings`.
+        settings: pace, time-outs and retries; None: `cluster_settings()`, the defaults of `Settings` but for the pace.
         options: namespace, ways of links and delivery, leases and patience; None: the defaults of `ClusterOptions`.
         kubeconfig: None: `KUBECONFIG`, else `~/.kube/config`, else the service account of this pod.
         context: of the kubeconfig; None: its current one.
@@ -82,4 +82,4 @@ def kubernetes(
 
     images = PublishedImages(registry, cache_dir(), progress)
     backend = KubernetesBackend(credentials(kubeconfig, context), images, options or ClusterOptions())
-    return Provider(backend, settings, events=events)
+    return Provider(backend, settings or cluster_settings(), events=events)
