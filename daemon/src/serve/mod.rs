@@ -164,6 +164,8 @@ pub(crate) struct Server {
     pub shells: Shells,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
+    /// Keepers of trees that were killed and have outlived their commands.
+    outlived: Vec<u32>,
     /// What a call without a user runs as, with the environment that it has.
     pub default_user: User,
     pub default_env: Environment,
@@ -209,6 +211,7 @@ impl Server {
             keepers: Keepers::default(),
             shells: Shells::default(),
             lingering: Vec::new(),
+            outlived: Vec::new(),
             default_user,
             scratch: vec![0; SCRATCH_BYTES],
             last_used: Instant::now(),

@@ -12,15 +12,18 @@ use crate::error::{Code, Error};
 use crate::message::Kill;
 use crate::process::reaper::{Death, Event};
 use crate::process::spawn::Stage;
+use crate::process::tree::Tree;
 use crate::reactor::Interest;
 
 /// The most that is read of one pipe when its command is over: as much as a pipe may hold (`pipe-max-size`).
 const DRAIN_BYTES: usize = 1024 * 1024;
 /// How long a killed tree may take to be gone before its command is called over anyway (a process in
-/// uninterruptible sleep dies later).
-const LINGER: Duration = Duration::from_secs(2);
+/// uninterruptible sleep dies later). A machine with no time to spare needs seconds for what takes milliseconds.
+const LINGER: Duration = Duration::from_secs(10);
 /// When a dying tree is looked at again without a death that says so.
 const LINGER_STEP: Duration = Duration::from_millis(20);
+/// When one is looked at again that has outlived its command.
+const OUTLIVED_STEP: Duration = Duration::from_millis(200);
 
 impl Server {
     pub(super) fn output_ready(&mut self, number: Number, stream: usize) {
@@ -163,20 +166,44 @@ impl Server {
                 }
                 self.lingering.push(number);
             } else {
+                if let (true, Tree::Kept { keeper, .. }) = (process.is_tree_dying(), &process.tree) {
+                    self.outlived.push(*keeper);
+                }
                 self.finish(number);
+            }
+        }
+        self.kill_outlived();
+    }
+
+    /// A command that was called over in spite of its tree is not done with it: what a cgroup holds is dying already, what
+    /// a keeper keeps is killed until the keeper has nobody left.
+    fn kill_outlived(&mut self) {
+        for keeper in std::mem::take(&mut self.outlived) {
+            let tree = Tree::Kept { keeper, leaf: None };
+            if self.children.contains_key(&keeper) && tree.is_populated() {
+                if let Err(errno) = tree.kill() {
+                    eprintln!("sandlotd: kill what {keeper} keeps: {errno}");
+                }
+                self.outlived.push(keeper);
             }
         }
     }
 
     /// After everything was killed and reaped nothing lingers.
     pub(crate) fn settle_all(&mut self) {
+        self.outlived.clear();
         for number in std::mem::take(&mut self.lingering) {
             self.finish(number);
         }
     }
 
     pub(super) fn linger_deadline(&self) -> Option<Instant> {
-        (!self.lingering.is_empty()).then(|| Instant::now() + LINGER_STEP)
+        let step = match (self.lingering.is_empty(), self.outlived.is_empty()) {
+            (false, _) => LINGER_STEP,
+            (true, false) => OUTLIVED_STEP,
+            (true, true) => return None,
+        };
+        Some(Instant::now() + step)
     }
 
     /// The first process is dead: take what its pipes still hold, and make the result.
