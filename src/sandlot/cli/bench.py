@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -12,6 +13,19 @@ from sandlot.cli.output import json_option, print_json, print_table, say
 from sandlot.cli.running import run
 
 _plot_option = click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Also draw FILE.svg.")
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _on_cluster(command: _Command) -> _Command:
+    """Options of every benchmark on a cluster."""
+    for option in (
+        click.option("--advertise", default="127.0.0.1", show_default=True, help="This machine, as the cluster's pods see it."),
+        click.option("--image", default="busybox:1", show_default=True, help="Task image; it needs a shell and sleep."),
+        click.option("--kubernetes", is_flag=True, required=True, help="On the cluster that the kubeconfig names."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group("bench")
@@ -72,6 +86,105 @@ def reset(times: int, files: int, as_json: bool, picture: Path | None) -> int:
     from sandlot.bench.reset import measure
 
     return _finish(measure(times=times, files=files), as_json, picture)
+
+
+@command.command("burst")
+@_on_cluster
+@click.option("--requests", default=1000, show_default=True, type=click.IntRange(1), help="Sandboxes asked for at once.")
+@click.option("--clients", default=4, show_default=True, type=click.IntRange(1), help="Processes that ask.")
+@click.option("--real/--fake-nodes", "real", default=True, help="Nodes that run containers, or kwok's [default: real].")
+@click.option("--skew", is_flag=True, help="Shares of 7:1:1:1, asked for one after another.")
+@click.option("--connect", default="dial-in", show_default=True, type=click.Choice(["dial-in", "dial-out"]))
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Pairs of plain pods and sandboxes.")
+@click.option(
+    "--fleet", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="What plays the daemons of fake nodes."
+)
+@click.option("--raw", type=click.Path(path_type=Path, dir_okay=False), help="Write every client's moments to FILE.jsonl.")
+@json_option
+@_plot_option
+def burst(
+    *,
+    kubernetes: bool,
+    image: str,
+    advertise: str,
+    requests: int,
+    clients: int,
+    real: bool,
+    skew: bool,
+    connect: Literal["dial-in", "dial-out"],
+    rounds: int,
+    fleet: Path | None,
+    raw: Path | None,
+    as_json: bool,
+    picture: Path | None,
+) -> int:
+    """Many sandboxes asked for at once by several processes, in turn with as many plain pods."""
+    from sandlot.bench.kubernetes.burst import Burst
+    from sandlot.bench.kubernetes.burst_table import measure
+    from sandlot.bench.kubernetes.fleet import built_fleet
+
+    wanted = Burst(
+        requests=requests,
+        clients=clients,
+        nodes="real" if real else "fake",
+        connect=connect,
+        image=image,
+        advertise=advertise,
+        skew=skew,
+        rounds=rounds,
+        fleet=None if real else fleet or built_fleet(),
+    )
+    return _finish(measure(wanted, progress=say, raw=raw), as_json, picture)
+
+
+@command.command("exec")
+@_on_cluster
+@click.option("--blocks", default=20, show_default=True, type=click.IntRange(20), help="Blocks of each way, in turn.")
+@click.option("--size", default=25, show_default=True, type=click.IntRange(1), help="Commands in a block.")
+@json_option
+@_plot_option
+def exec_(
+    *,
+    kubernetes: bool,
+    image: str,
+    advertise: str,
+    blocks: int,
+    size: int,
+    as_json: bool,
+    picture: Path | None,
+) -> int:
+    """Commands that do nothing, by each way into a pod, beside this machine and the API server's own exec stream."""
+    from sandlot.bench.kubernetes.exec import Commands, measure
+
+    wanted = Commands(blocks=blocks, size=size, image=image, advertise=advertise)
+    return _finish(measure(wanted, progress=say), as_json, picture)
+
+
+@command.command("pool")
+@_on_cluster
+@click.option("--rollouts", default=128, show_default=True, type=click.IntRange(1), help="Leases in all.")
+@click.option("--concurrency", default=4, show_default=True, type=click.IntRange(1), help="Leases at a time.")
+@json_option
+@_plot_option
+def pool(
+    *,
+    kubernetes: bool,
+    image: str,
+    advertise: str,
+    rollouts: int,
+    concurrency: int,
+    as_json: bool,
+    picture: Path | None,
+) -> int:
+    """Rollouts through a pool of pods: how soon each has a sandbox, and how many pods that takes."""
+    from sandlot.bench.kubernetes.pool import Rollouts, measure
+
+    wanted = Rollouts(
+        count=rollouts,
+        concurrency=concurrency,
+        image=image,
+    )
+    return _finish(measure(wanted, progress=say), as_json, picture)
 
 
 def _finish(measuring: Awaitable[Table], as_json: bool, picture: Path | None) -> int:
