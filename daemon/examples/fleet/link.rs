@@ -33,7 +33,7 @@ pub struct Link {
 
 enum Stage {
     New,
-    Waiting(Handshake),
+    Waiting(Box<Handshake>),
     Open { seal: Seal, greeted: bool },
 }
 
@@ -87,7 +87,7 @@ impl Link {
         let opening = Opening { name: &pod.name, using: *using, boot: Bytes::new(&pod.boot) };
         let (handshake, first) = Handshake::begin(&pod.key, secret, &opening)?;
         self.unsent.extend_from_slice(&first);
-        self.stage = Some(Stage::Waiting(handshake));
+        self.stage = Some(Stage::Waiting(Box::new(handshake)));
         Ok(())
     }
 
