@@ -78,8 +78,10 @@ def kubernetes(
     from sandlot.backends.kubernetes import ClusterOptions, KubernetesBackend
     from sandlot.backends.kubernetes.credentials import credentials
     from sandlot.backends.kubernetes.images import PublishedImages
+    from sandlot.backends.kubernetes.preflight.remembering import Memory
     from sandlot.backends.local.runtime import cache_dir
 
     images = PublishedImages(registry, cache_dir(), progress)
-    backend = KubernetesBackend(credentials(kubeconfig, context), images, options or ClusterOptions())
+    memory = Memory(cache_dir() / "clusters")
+    backend = KubernetesBackend(credentials(kubeconfig, context), images, options or ClusterOptions(), memory=memory)
     return Provider(backend, settings or cluster_settings(), events=events)

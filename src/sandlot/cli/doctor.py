@@ -1,4 +1,4 @@
-"""`sandlot doctor`: what this machine can do, what is missing and how to get it, and whether a sandbox really works."""
+"""`sandlot doctor`: what this machine or a cluster can do, what is missing and how to get it, whether a sandbox works."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 import click
 
 from sandlot.backends.local import LocalBackend
+from sandlot.cli.kubernetes import Where, where_options
 from sandlot.cli.output import json_option, print_json, print_table
 from sandlot.cli.running import run
-from sandlot.errors import SandlotError
+from sandlot.errors import BadRequest, SandlotError
 from sandlot.provider import Provider
 from sandlot.spec import Spec
 
@@ -38,9 +39,21 @@ class Findings:
 
 
 @click.command("doctor")
+@click.option("--probe", is_flag=True, help="With --kubernetes: try real sandboxes, each way to them; `auto` then knows.")
+@where_options
 @json_option
-def command(as_json: bool) -> int:
-    """Look at this machine and try one sandbox on it. Exit code 0 when that works, 3 when it does not."""
+def command(where: Where, probe: bool, as_json: bool) -> int:
+    """Look at this machine and try one sandbox on it. Exit code 0 when that works, 3 when it does not.
+
+    With --kubernetes: look at a cluster, and say what is in the way of a burst, what each thing costs and what to do about
+    it. Nothing is made there but for --probe.
+    """
+    if where.kubernetes:
+        from sandlot.cli.cluster_doctor import examine
+
+        return examine(where, probe=probe, as_json=as_json)
+    if probe:
+        raise BadRequest("--probe goes with --kubernetes", hint="without it one sandbox is tried in any case")
     findings = run(_examine())
     if as_json:
         print_json(asdict(findings))

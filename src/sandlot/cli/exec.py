@@ -9,13 +9,13 @@ from typing import Final
 import click
 
 from sandlot.cli.failures import own_failures
+from sandlot.cli.kubernetes import Where, where_options
 from sandlot.cli.output import json_option, print_json, say
 from sandlot.cli.running import run
 from sandlot.cli.stdio import pass_on, read_all, write_all
-from sandlot.cli.unpacking import show_unpacking
 from sandlot.cli.wanted import spec_options
 from sandlot.errors import BadRequest
-from sandlot.opening import local
+from sandlot.provider import Provider
 from sandlot.result import Result
 from sandlot.spec import Spec
 
@@ -30,12 +30,20 @@ TIMED_OUT: Final = 124  # as the `timeout` command says it
 @click.option("-i", "--stdin", "with_stdin", is_flag=True, help="Pass standard input on; without it the command reads nothing.")
 @json_option
 @spec_options
+@where_options
 def command(
-    spec: Spec, argv: tuple[str, ...], script: str | None, timeout: float | None, with_stdin: bool, as_json: bool
+    where: Where,
+    spec: Spec,
+    argv: tuple[str, ...],
+    script: str | None,
+    timeout: float | None,
+    with_stdin: bool,
+    as_json: bool,
 ) -> int:
     """Run COMMAND in a fresh sandbox made from IMAGE, which is gone afterwards (owner: attached).
 
-    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; options stand before it. Standard output and
+    IMAGE is `host`, dir:PATH, oci:PATH[@REF], oci-archive:PATH[@REF] or a path; with --kubernetes, an image of a registry, or
+    one of these (not `host`), which is then published first. Options stand before it. Standard output and
     standard error are the command's own bytes. The exit code is the command's, 128 + the signal that ended it, or 124 when
     its time was up; 125 is Sandlot's own failure.
     """
@@ -49,7 +57,7 @@ def command(
     what: str | list[str] = list(argv) if script is None else script
     work = _collect if as_json else _stream
     with own_failures():
-        result = run(work(spec, what, timeout, with_stdin))
+        result = run(work(where.provider(), spec, what, timeout, with_stdin))
     if as_json:
         print_json(_described(result))
     elif result.timed_out:
@@ -59,10 +67,10 @@ def command(
     return TIMED_OUT if result.timed_out else result.exit_code
 
 
-async def _stream(spec: Spec, what: str | list[str], timeout: float | None, with_stdin: bool) -> Result:
+async def _stream(opened: Provider, spec: Spec, what: str | list[str], timeout: float | None, with_stdin: bool) -> Result:
     source = sys.stdin.fileno() if with_stdin else None
     async with (
-        local(progress=show_unpacking()) as provider,
+        opened as provider,
         await provider.create(spec) as box,
         box.stream(what, timeout=timeout, stdin_open=with_stdin) as stream,
     ):
@@ -72,9 +80,9 @@ async def _stream(spec: Spec, what: str | list[str], timeout: float | None, with
         return stream.result
 
 
-async def _collect(spec: Spec, what: str | list[str], timeout: float | None, with_stdin: bool) -> Result:
+async def _collect(opened: Provider, spec: Spec, what: str | list[str], timeout: float | None, with_stdin: bool) -> Result:
     stdin = await read_all(sys.stdin.fileno()) if with_stdin else None
-    async with local(progress=show_unpacking()) as provider, await provider.create(spec) as box:
+    async with opened as provider, await provider.create(spec) as box:
         return await box.exec(what, timeout=timeout, stdin=stdin)
 
 

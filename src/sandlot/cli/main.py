@@ -25,10 +25,11 @@ VERBS: Final[dict[str, Verb]] = {
     "report": Verb("sandlot.cli.report", "Show the results of a run."),
     "exec": Verb("sandlot.cli.exec", "Run one command in a fresh sandbox."),
     "shell": Verb("sandlot.cli.shell", "Open an interactive shell in a sandbox."),
-    "ps": Verb("sandlot.cli.ps", "List the sandboxes of this machine."),
+    "ps": Verb("sandlot.cli.ps", "List the sandboxes of this machine, or of a cluster."),
     "gc": Verb("sandlot.cli.gc", "Remove what dead owners left behind."),
     "image": Verb("sandlot.cli.image", "Make and push the images that pods are made from."),
-    "doctor": Verb("sandlot.cli.doctor", "Say what this machine can do and what is missing."),
+    "manifests": Verb("sandlot.cli.manifests", "Print what a cluster needs for sandboxes, with least rights."),
+    "doctor": Verb("sandlot.cli.doctor", "Say what this machine or a cluster can do and what is missing."),
     "bench": Verb("sandlot.cli.bench", "Measure this machine against its own floor."),
     "completion": Verb("sandlot.cli.completion", "Print the completion script of a shell."),
 }

@@ -11,13 +11,12 @@ from typing import Any
 
 import click
 
+from sandlot.cli.kubernetes import Where, where_options
 from sandlot.cli.output import json_option, print_json, say
 from sandlot.cli.progress import show_progress
 from sandlot.cli.running import run
-from sandlot.cli.unpacking import show_unpacking
 from sandlot.errors import BadRequest, WriteFailed
 from sandlot.events import EventLog
-from sandlot.opening import local
 from sandlot.pool import Pool, PoolLimits
 from sandlot.report import Figures, make_report
 from sandlot.rollout import ContentStore, PhaseLimits, RolloutResult, RolloutSettings, RunStore, rollouts, write_whole
@@ -64,12 +63,14 @@ class Asked:
 @click.option("--judges", type=click.IntRange(min=1), help="Judges at once, on top.  [default: as --concurrency]")
 @click.option("--tries", default=3, show_default=True, type=click.IntRange(min=1), help="For what is worth trying again.")
 @click.option("--agent-limit", default=3600.0, show_default=True, metavar="SECONDS", help="For tasks without one of their own.")
-@click.option("--judge", "where", type=click.Choice(["twin", "in-place"]), default="twin", show_default=True)
+@click.option("--judge", "judged", type=click.Choice(["twin", "in-place"]), default="twin", show_default=True)
 @click.option("--task", "only", multiple=True, metavar="ID", help="Only this task; may be given again.")
 @click.option("--retry-lost", is_flag=True, help="Run rollouts that were lost in an earlier call once more.")
 @click.option("--keep-contents", is_flag=True, help="Keep what every call carried, not only its digest.")
 @json_option
+@where_options
 def command(  # noqa: PLR0917 - click gives every option by name
+    where: Where,
     file: Path,
     agent: str,
     out: Path,
@@ -78,7 +79,7 @@ def command(  # noqa: PLR0917 - click gives every option by name
     judges: int | None,
     tries: int,
     agent_limit: float,
-    where: str,
+    judged: str,
     only: tuple[str, ...],
     retry_lost: bool,
     keep_contents: bool,
@@ -95,12 +96,12 @@ def command(  # noqa: PLR0917 - click gives every option by name
         judges=judges,
         tries=tries,
         limits=PhaseLimits(agent_s=agent_limit),
-        where="twin" if where == "twin" else "in_place",
+        where="twin" if judged == "twin" else "in_place",
     )
     asked = Asked(tasks, agent_from(agent), per_task, settings, retry_lost, keep_contents)
     with RunStore(out, asked.request()) as store:
         try:
-            run(_run(asked, store))
+            run(_run(where, asked, store))
         except BaseException:
             _save_report(out, stopped=True)
             raise
@@ -129,14 +130,14 @@ def _tasks(file: Path, only: tuple[str, ...]) -> tuple[tuple[Task, ...], int]:
     return tasks, len(read.errors)
 
 
-async def _run(asked: Asked, store: RunStore) -> None:
+async def _run(where: Where, asked: Asked, store: RunStore) -> None:
     events = EventLog(store.folder / EVENTS)
     finished = asked.finished(store.done)
     limits = PoolLimits(sandboxes=asked.settings.concurrency + 2 * (asked.settings.judges or asked.settings.concurrency))
     contents = ContentStore(store.folder) if asked.keep_contents else None
     try:
         async with (
-            local(events=events, progress=show_unpacking()) as provider,
+            where.provider(events=events) as provider,
             Pool(provider, strategy=look_ahead(concurrency=asked.settings.concurrency), limits=limits) as pool,
             show_progress(events, total=len(asked.tasks) * asked.per_task, done=finished),
             aclosing(

@@ -15,13 +15,12 @@ from typing import Final
 import click
 
 from sandlot.cli.failures import own_failures
+from sandlot.cli.kubernetes import Where, where_options
 from sandlot.cli.output import say
 from sandlot.cli.running import run
 from sandlot.cli.stdio import pass_on, write_all
-from sandlot.cli.unpacking import show_unpacking
 from sandlot.cli.wanted import spec_options
 from sandlot.errors import BadRequest
-from sandlot.opening import local
 from sandlot.provider import Provider
 from sandlot.sandbox import CommandStream, Sandbox
 from sandlot.spec import Spec
@@ -37,7 +36,8 @@ _BEST_SHELL: Final = "if command -v bash >/dev/null 2>&1; then exec bash; else e
 @click.option("--name", help="The name of a leased sandbox.  [default: one is made]")
 @click.option("--attach", metavar="NAME", help="A shell in a leased sandbox that exists.")
 @spec_options
-def command(spec: Spec, lease_s: float | None, name: str | None, attach: str | None) -> int:
+@where_options
+def command(where: Where, spec: Spec, lease_s: float | None, name: str | None, attach: str | None) -> int:
     """Open a shell in a fresh sandbox made from IMAGE, `host` by default.
 
     The sandbox is gone when the shell ends (owner: attached). With --leased it lives on (owner: leased) and --attach opens
@@ -48,11 +48,12 @@ def command(spec: Spec, lease_s: float | None, name: str | None, attach: str | N
     if name is not None and lease_s is None:
         raise BadRequest("--name belongs to --leased")
     with own_failures():
-        return run(_attached(attach, lease_s) if attach else _fresh(spec, name, lease_s))
+        provider = where.provider()
+        return run(_attached(provider, attach, lease_s) if attach else _fresh(provider, spec, name, lease_s))
 
 
-async def _fresh(spec: Spec, name: str | None, lease_s: float | None) -> int:
-    async with local(progress=show_unpacking()) as provider:
+async def _fresh(opened: Provider, spec: Spec, name: str | None, lease_s: float | None) -> int:
+    async with opened as provider:
         if lease_s is None:
             async with await provider.create(spec) as box:
                 return await _converse(box)
@@ -60,8 +61,8 @@ async def _fresh(spec: Spec, name: str | None, lease_s: float | None) -> int:
         return await _converse_leased(provider, box, lease_s)
 
 
-async def _attached(name: str, lease_s: float | None) -> int:
-    async with local() as provider:
+async def _attached(opened: Provider, name: str, lease_s: float | None) -> int:
+    async with opened as provider:
         return await _converse_leased(provider, await provider.attach(name), lease_s)
 
 

@@ -23,6 +23,8 @@ from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
 from sandlot.backends.kubernetes.objects import Lease, LeaseList, Named, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pods import PodRequest, manifest
+from sandlot.backends.kubernetes.preflight.remembering import Memory
+from sandlot.backends.kubernetes.preflight.resolving import resolved
 from sandlot.backends.kubernetes.reaper import Reaper
 from sandlot.backends.kubernetes.retrying import insist
 from sandlot.backends.kubernetes.starting import Start, drop
@@ -57,11 +59,19 @@ class KubernetesBackend:
 
     kind = "kubernetes"
 
-    def __init__(self, load: Load, images: Images, options: ClusterOptions, *, opens: OpenLinks = open_links) -> None:
+    def __init__(
+        self,
+        load: Load,
+        images: Images,
+        options: ClusterOptions,
+        *,
+        opens: OpenLinks = open_links,
+        memory: Memory | None = None,
+    ) -> None:
         self.client: Final = secrets.token_hex(4)
         """This client's id: its pods and its Lease bear it."""
         self.options: Final = options
-        self._load, self._images, self._opens = load, images, opens
+        self._load, self._images, self._opens, self._memory = load, images, opens, memory
         self._state: _Running | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class KubernetesBackend:
         namespace = self.options.namespace or api.credentials.namespace
         await api.request("GET", "/version")  # it is there, and tells its time
         await self._images.start(api)
-        options = self.options
+        options = await resolved(api, namespace, self.options, self._memory)
         if options.delivery != "hostpath" and options.daemon_image is None:
             options = replace(options, daemon_image=await self._images.daemon())
         links = await self._opens(api, options)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from sandlot.errors import BadRequest
 
 Connect = Literal["auto", "dial-out", "dial-in", "exec-bridge"]
-Delivery = Literal["image", "init", "hostpath"]
+Delivery = Literal["auto", "image", "init", "hostpath"]
 
 LISTEN_PORT: Final = 7681
 """Where daemons listen for `dial-in`, in their pods' own network namespaces."""
@@ -23,18 +23,19 @@ class ClusterOptions:
     connect: Connect = "auto"
     """Who opens the link. `dial-out`: the daemon calls this process, at `advertise`; usable the instant it runs.
     `dial-in`: this process calls the pod's address. `exec-bridge`: through the API server, for clients outside of the
-    cluster's network. `auto`: dial-out inside of a pod or where `advertise` is said; else dial-in, and where a pod's address
-    cannot be reached, exec-bridge."""
+    cluster's network. `auto`: what `sandlot doctor --kubernetes --probe` found to work; else dial-out inside of a pod or
+    where `advertise` is said; else dial-in, and where a pod's address cannot be reached, exec-bridge."""
     advertise: str | None = None
     """Host or address under which pods reach this process, for dial-out. None: this pod's own address."""
     bind: str = ""
     """Address to listen on for dial-out. Empty: all."""
     port: int = 0
     """Port to listen on for dial-out; 0: any free one."""
-    delivery: Delivery = "image"
+    delivery: Delivery = "auto"
     """How the daemon comes into an unmodified image. `image`: a read-only volume made from `daemon_image`, mounted by the
     node (Kubernetes 1.35 or newer, containerd 2.1 or newer). `init`: an init container copies it, anywhere. `hostpath`:
-    it lies on every node in `daemon_path`."""
+    it lies on every node in `daemon_path`. `auto`: what `sandlot doctor --kubernetes --probe` found to work, else `image`
+    where the server's and all nodes' versions have it, else `init`."""
     daemon_image: str | None = None
     """Reference of the image that holds `/sandlotd` (`sandlot image push-daemon`). Not needed for `hostpath`."""
     daemon_path: str = "/opt/sandlot"
