@@ -98,7 +98,11 @@ def ended(pod: Pod) -> Ending | None:
     return Ending("exited", f"its daemon ended with exit code {task.exit_code} ({detail})")
 
 
-DAEMON_EXITS: Final[dict[int, tuple[str, str]]] = {}
+DAEMON_EXITS: Final[dict[int, tuple[str, str]]] = {
+    10: ("idle", "nothing was asked of it for its idle time-out"),
+    11: ("exited", "it had no link to its client for its link grace"),
+    12: ("lease_expired", "its lease was not renewed"),
+}
 """Exit codes of the daemon in the role `pod`, by which it says why it ended (daemon/src/pod)."""
 
 

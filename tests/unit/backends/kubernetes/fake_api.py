@@ -83,7 +83,7 @@ class FakeCluster:
 
     async def load(self) -> Credentials:
         """Credentials for this server, with the newest token."""
-        return Credentials(self.url, NAMESPACE, headers={"Authorization": f"Bearer {sorted(self.tokens)[-1]}"})
+        return Credentials(self.url, NAMESPACE, headers={"Authorization": f"Bearer {max(self.tokens)}"})
 
     # --- what a test may ask and do -----------------------------------------------------------------------------------
     @property
