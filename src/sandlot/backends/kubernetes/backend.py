@@ -258,6 +258,12 @@ class KubernetesBackend:
             await state.leases.revoke(name)
         return True
 
+    async def clear(self) -> None:
+        """See `Backend.clear`. A handful of requests, whatever their number."""
+        state = self._running()
+        state.roster.doom_attached()
+        await delete_all(state.api, state.namespace, client=self.client)
+
     async def list(self) -> list[SandboxInfo]:
         """See `Backend.list`. Those of all clients in the namespace."""
         state = self._running()

@@ -108,6 +108,11 @@ class Roster:
                 one.absent = True
                 self._end(one, status.deleted(one.pod))
 
+    def doom_attached(self) -> None:
+        """This client is about to delete all that is attached: none of those ends is news."""
+        for one in self._tracked.values():
+            one.deleting = one.deleting or not one.leased
+
     def fence(self) -> None:
         """This client was taken for dead: others have deleted, or are about to delete, every attached pod that it had."""
         for one in list(self._tracked.values()):
@@ -142,7 +147,8 @@ class PodWatch:
     """Feeds a roster from the API server, as long as `run` runs."""
 
     def __init__(self, api: Api, path: str, selector: str, roster: Roster) -> None:
-        self._api, self._path, self._selector, self._roster = api, path, selector, roster
+        self.roster: Final = roster
+        self._api, self._path, self._selector = api, path, selector
         self._version: str | None = None
         self._pause_s = FIRST_PAUSE_S
         self.breaks = 0
@@ -173,11 +179,11 @@ class PodWatch:
             page = await self._api.get(self._path, PodList, query=query)
             for pod in page.items:
                 names.append(pod.metadata.name)
-                self._roster.seen(pod)
+                self.roster.seen(pod)
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
-        self._roster.present(names)
+        self.roster.present(names)
         self._version = page.metadata.resource_version
         self.lists += 1
 
@@ -197,7 +203,7 @@ class PodWatch:
                 _raise(_STATUS.decode(event.object))
             else:
                 pod = _POD.decode(event.object)
-                self._roster.seen(pod, deleted=event.type == "DELETED")
+                self.roster.seen(pod, deleted=event.type == "DELETED")
                 self._version = pod.metadata.resource_version
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"the API server's watch is not understood: {error}") from error
