@@ -154,7 +154,11 @@ class FakeBackend:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         daemon = _Daemon(fake, self.respond)
-        await asyncio.get_running_loop().create_connection(lambda: daemon, sock=theirs)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: daemon, sock=theirs)
+        except BaseException:
+            ours.close()
+            raise
         fake.daemons.append(daemon)
         return await Connection.open(ours)
 

@@ -242,11 +242,6 @@ class KubernetesBackend:
         self._forget(state, name)
         return known or pod is not None
 
-    async def clear(self) -> None:
-        """See `Backend.clear`. Some collections, in parallel, instead of a request for each."""
-        state = self._running()
-        await delete_all(state.api, state.namespace, client=self.client)
-
     async def _delete_foreign(self, state: _Running, name: str, grace_s: float) -> bool:
         """Of another client, or of nobody any more. What is no sandbox is left alone."""
         pod = await get_pod(state.api, state.namespace, name)
