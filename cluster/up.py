@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster import build, certs, cgroups, configs, images, kubeconfig, needs, nodes, parts, state
+from cluster import advertising, build, certs, cgroups, configs, images, kubeconfig, needs, nodes, parts, state
 from cluster.components import components
 from cluster.down import take_down
 from cluster.layout import Layout
@@ -99,6 +99,7 @@ def _start(starter: Starter, wanted: Wanted) -> None:
     nodes.add_fake_nodes(layout, wanted.fake_nodes)
     nodes.wait_usable(layout, wanted.fake_nodes, starter.check)
     say(f"{layout.name}: {1 + wanted.fake_nodes} nodes ready")
+    advertising.advertise_registry(layout)
     if wanted.merge_into is not None:
         # Written down first: what is merged and not written down would stay for ever.
         starter.state = replace(starter.state, merged_into=str(wanted.merge_into.absolute()))
