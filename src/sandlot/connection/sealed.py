@@ -42,8 +42,10 @@ class SealedWire(Wire):
     message that opened, that it has the keys.
     """
 
-    def __init__(self, listener: Listener, ciphers: Ciphers) -> None:
+    def __init__(self, listener: Listener, ciphers: Ciphers, *, preface: bytes = b"") -> None:
+        """`preface`: the handshake's last message, which leaves in one write with the first of the sealed ones."""
         super().__init__(listener)
+        self._preface = preface
         self._outgoing = ciphers.send
         self._incoming = ciphers.receive
         self._view = memoryview(bytearray(_SMALL_BYTES))
@@ -61,7 +63,8 @@ class SealedWire(Wire):
         except ProtocolViolation as breach:
             self._break(breach)
         else:
-            self._transport.write(sealed)
+            preface, self._preface = self._preface, b""
+            self._transport.write(preface + sealed if preface else sealed)
 
     def _seal_long(self, data: bytes) -> bytearray:
         """Several messages in one piece of memory: what is long is copied once, by being sealed."""

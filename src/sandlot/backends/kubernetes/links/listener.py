@@ -11,7 +11,6 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 from typing import Final
 
@@ -24,7 +23,7 @@ from sandlot.errors import SandlotError, Unsupported
 from sandlot.limits import MAX_HALF_OPEN
 
 BACKLOG: Final = 4_096  # what Linux allows unless told otherwise (net.core.somaxconn)
-CROWDED_S: Final = 0.5  # while all places are taken, an honest daemon needs one for milliseconds
+CROWDED_S: Final = 0.5  # all places taken and none given back for so long: an honest daemon needs one for milliseconds
 _SHORTAGE_PAUSE_S: Final = 0.1
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -45,8 +44,8 @@ class Listener:
         self._socket = sock
         self._registrar = registrar
         self._on_conflict = on_conflict
-        self._half_open: dict[asyncio.Task[None], float] = {}
-        """Since when, the longest first."""
+        self._half_open: dict[asyncio.Task[None], None] = {}
+        """In the order in which they came."""
         self._place_free = asyncio.Event()
         self._berths: dict[str, _Berth] = {}
         self._accepting = self._loop.create_task(self._accept())
@@ -127,19 +126,20 @@ class Listener:
                 stream.close()
                 raise
             task = self._loop.create_task(self._greet(stream))
-            self._half_open[task] = self._loop.time()
+            self._half_open[task] = None
             task.add_done_callback(self._left)
 
     async def _wait_place(self) -> None:
+        """While places become free, whoever has one is working on it. When none does, the one that was taken first is idle."""
         while len(self._half_open) >= MAX_HALF_OPEN:
-            oldest, since = next(iter(self._half_open.items()))
             self._place_free.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(since + CROWDED_S):
+            try:
+                async with asyncio.timeout(CROWDED_S):
                     await self._place_free.wait()
-                continue
-            oldest.cancel()
-            await asyncio.wait([oldest])
+            except TimeoutError:
+                oldest = next(iter(self._half_open))
+                oldest.cancel()
+                await asyncio.wait([oldest])
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._half_open.pop(task, None)

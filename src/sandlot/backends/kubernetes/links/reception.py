@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 import msgspec
@@ -13,7 +14,7 @@ from sandlot.backends.kubernetes.links.registrar import Claim, Granted, Registra
 from sandlot.connection import Connection
 from sandlot.connection.noise import Responder
 from sandlot.connection.sealed import LENGTH_BYTES, SealedWire, framed
-from sandlot.connection.wire import Wire
+from sandlot.connection.wire import Listener, Wire
 from sandlot.errors import ProtocolViolation, TransportLost
 from sandlot.limits import HANDSHAKE_MS, MAX_HANDSHAKE_BYTES
 
@@ -30,12 +31,10 @@ def tune(sock: socket.socket) -> None:
 
 
 class Stream(Protocol):
-    """Bytes both ways, until a wire takes them over."""
+    """Where a claim can be read from, until a wire takes it over."""
 
     async def read(self, most: int) -> bytes:
         """What is there, at most so many bytes; empty at the end."""
-
-    async def write(self, data: bytes) -> None: ...
 
     async def carry(self, wire: SealedWire) -> Wire:
         """From now on the stream is this wire's, to close too."""
@@ -55,10 +54,6 @@ class SocketStream:
     async def read(self, most: int) -> bytes:
         assert self._socket is not None
         return await self._loop.sock_recv(self._socket, most)
-
-    async def write(self, data: bytes) -> None:
-        assert self._socket is not None
-        await self._loop.sock_sendall(self._socket, data)
 
     async def carry(self, wire: SealedWire) -> Wire:
         sock, self._socket = self._socket, None
@@ -99,8 +94,11 @@ async def _receive(stream: Stream, registrar: Registrar, expected: str | None) -
         raise ProtocolViolation(f"the daemon of {claim.name!r} answered where that of {expected!r} was called")
     grant = registrar.admit(claim)
     answer, ciphers = responder.write(grant.psk, _answers.encode(Granted(grant.resume)))
-    await stream.write(framed(answer))
-    connection = await Connection.open_over(lambda listener: stream.carry(SealedWire(listener, ciphers)))
+
+    def bring(listener: Listener) -> Awaitable[Wire]:
+        return stream.carry(SealedWire(listener, ciphers, preface=framed(answer)))
+
+    connection = await Connection.open_over(bring)
     try:
         if connection.name != claim.name:
             raise ProtocolViolation(f"the daemon of {claim.name!r} calls itself {connection.name!r}")
