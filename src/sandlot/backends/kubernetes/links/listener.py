@@ -23,7 +23,7 @@ from sandlot.errors import SandlotError, Unsupported
 from sandlot.limits import MAX_HALF_OPEN
 
 BACKLOG: Final = 4_096  # what Linux allows unless told otherwise (net.core.somaxconn)
-CROWDED_S: Final = 0.5  # all places taken and none given back for so long: an honest daemon needs one for milliseconds
+CROWDED_S: Final = 1.0  # all places taken and none given back for so long: an honest daemon needs one for milliseconds
 _SHORTAGE_PAUSE_S: Final = 0.1
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
