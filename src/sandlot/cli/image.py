@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from sandlot.cli.kubernetes import Where, look_options
 from sandlot.cli.output import json_option, print_json, say
 from sandlot.cli.publishing import show_publishing
 from sandlot.cli.running import run
+from sandlot.errors import BadRequest
 
 
 @click.group("image")
@@ -33,15 +35,48 @@ def build_daemon(out: Path, tag: str, as_json: bool) -> int:
     return 0
 
 
-@command.command("push-daemon")
-@click.argument("target", metavar="REGISTRY/REPOSITORY[:TAG]")
+@command.command("build")
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("out", metavar="OUT.tar", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Of all that runs in it.")
+@click.option("-w", "--cwd", help="The working directory.")
+@click.option("-u", "--user", help="Whom commands run as.  [default: root]")
+@click.option("--tag", default="sandlot/image:latest", show_default=True, help="The name that importing gives it.")
 @json_option
-def push_daemon(target: str, as_json: bool) -> int:
-    """Push the image that delivers the daemon, and print its reference.
+def build(directory: Path, out: Path, env: tuple[str, ...], cwd: str | None, user: str | None, tag: str, as_json: bool) -> int:
+    """Write an OCI archive with DIRECTORY as its root: an image without a container engine, such as of a debootstrap."""
+    from sandlot.backends.kubernetes.publishing.archives import write_directory_archive
+    from sandlot.backends.kubernetes.publishing.packing import Packer
+    from sandlot.backends.local.runtime import cache_dir
 
-    A loopback registry is spoken to in plain HTTP, others by https unless the target begins with http://. Credentials are
+    said = {"Env": list(env), "WorkingDir": cwd, "User": user}
+    packer = Packer(cache_dir() / "published")
+    digest = write_directory_archive(directory, out, packer, run={key: one for key, one in said.items() if one}, tag=tag)
+    if as_json:
+        print_json({"file": str(out), "tag": tag, "digest": digest})
+    else:
+        say(f"{out}: {tag}, {digest}")
+    return 0
+
+
+@command.command("push-daemon")
+@click.argument("target", metavar="[REGISTRY/REPOSITORY[:TAG]]", required=False)
+@look_options
+@json_option
+def push_daemon(where: Where, target: str | None, as_json: bool) -> int:
+    """Push the image that delivers the daemon, and print its reference for --daemon-image.
+
+    Without a target it goes to the registry that the cluster advertises (with -k and the options that say which cluster). A
+    loopback registry is spoken to in plain HTTP, others by https unless the target begins with http://. Credentials are
     those of `docker login`.
     """
+    if target is None:
+        reference = run(_publish_daemon(where))
+        if as_json:
+            print_json({"reference": reference, "digest": reference.rpartition("@")[2]})
+        else:
+            print(reference)
+        return 0
     run(_push(target, None, (), as_json))
     return 0
 
@@ -58,6 +93,21 @@ def push(image: str, target: str, layers: tuple[str, ...], as_json: bool) -> int
     """
     run(_push(target, image, layers, as_json))
     return 0
+
+
+async def _publish_daemon(where: Where) -> str:
+    from sandlot.backends.kubernetes.images import PublishedImages
+    from sandlot.backends.local.runtime import cache_dir
+
+    if not where.kubernetes:
+        raise BadRequest("say where to push to, or -k for the registry that the cluster advertises")
+    images = PublishedImages(None, cache_dir(), show_publishing())
+    async with where.api() as (api, _namespace):
+        await images.start(api)
+        try:
+            return await images.daemon()
+        finally:
+            await images.aclose()
 
 
 async def _push(target: str, image: str | None, layers: tuple[str, ...], as_json: bool) -> None:

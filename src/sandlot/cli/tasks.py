@@ -64,15 +64,17 @@ class Outcome:
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for tasks.jsonl.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Tasks built at once.")
+@click.option("--image", default="host", show_default=True, help="What the tasks are made on: with Python 3 and its venv.")
 @json_option
-def from_releases(what: tuple[str, ...], listing: Path | None, out: Path, jobs: int, as_json: bool) -> int:
+def from_releases(what: tuple[str, ...], listing: Path | None, out: Path, jobs: int, image: str, as_json: bool) -> int:
     """Make tasks from two releases of a Python project: the older tree, the newer one's change, its tests.
 
     Releases are fetched from the registry by pip, built, installed and run inside sandboxes, never on this machine. The
-    tests are run five times on either side. What was built once is kept in the cache.
+    tests are run five times on either side. What was built once is kept in the cache. For a cluster, which has no `host`
+    image, name another with --image; `sandlot run --kubernetes` publishes it with what was built.
     """
     recipes = _recipes(what, listing)
-    outcomes = run(_build_all(recipes, jobs))
+    outcomes = run(_build_all(recipes, jobs, image))
     built = [outcome.built for outcome in outcomes if outcome.built is not None]
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "tasks.jsonl", b"".join(encode_row(one.row) for one in built))
@@ -101,7 +103,7 @@ def _recipes(what: tuple[str, ...], listing: Path | None) -> Sequence[Recipe]:
     return read.rows
 
 
-async def _build_all(recipes: Sequence[Recipe], jobs: int) -> list[Outcome]:
+async def _build_all(recipes: Sequence[Recipe], jobs: int, image: str) -> list[Outcome]:
     turns = asyncio.Semaphore(jobs)
     index = index_of_client()
     cache = cache_dir() / "releases"
@@ -110,7 +112,7 @@ async def _build_all(recipes: Sequence[Recipe], jobs: int) -> list[Outcome]:
         async def one(recipe: Recipe) -> Outcome:
             async with turns:
                 try:
-                    outcome = Outcome(recipe, await build_task(recipe, pool, index, cache))
+                    outcome = Outcome(recipe, await build_task(recipe, pool, index, cache, image=image))
                 except SandlotError as error:
                     outcome = Outcome(recipe, None, error)
                 except OSError as error:

@@ -54,8 +54,9 @@ class _Stored(msgspec.Struct, frozen=True):
     sha256: tuple[str, str]
 
 
-async def build_task(recipe: Recipe, pool: Pool, index: Index, cache: Path) -> Built:
-    """The task of a recipe, from the cache or made now.
+async def build_task(recipe: Recipe, pool: Pool, index: Index, cache: Path, *, image: str = "host") -> Built:
+    """The task of a recipe, from the cache or made now. The image is what the task's environment is laid over; it needs
+    Python 3 with `venv`, and to be the same wherever the task shall run.
 
     Building needs a network and takes about a minute; everything that third-party code does happens inside sandboxes.
 
@@ -64,21 +65,32 @@ async def build_task(recipe: Recipe, pool: Pool, index: Index, cache: Path) -> B
         Unsuitable: these releases make no task.
         Infrastructure: a sandbox failed; building again is safe.
     """
-    spec = inside.building_spec(index)
+    spec = inside.building_spec(index, image)
     async with pool.lease(spec) as box:
         version = await _python_version(box)
-        place = cache / f"{recipe.id}-{_key(recipe, version)}"
+        place = cache / f"{recipe.id}-{_key(recipe, version, image)}"
         async with _locked(place):
             stored = _load(place)
             if stored is not None:
                 return Built(_located(stored.row, place, recipe), stored.calibration, cached=True)
             with _fresh(place) as work:
-                stored = await _build(recipe, pool, box, index, work)
+                stored = await _build(_Building(recipe, pool, index, image), box, work)
                 (work / "task.json").write_bytes(msgspec.json.encode(stored))
     return Built(_located(stored.row, place, recipe), stored.calibration, cached=False)
 
 
-async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: Path) -> _Stored:
+@dataclass(frozen=True, slots=True)
+class _Building:
+    """What one task is made from."""
+
+    recipe: Recipe
+    pool: Pool
+    index: Index
+    image: str
+
+
+async def _build(what_from: _Building, box: Sandbox, work: Path) -> _Stored:
+    recipe, index, image = what_from.recipe, what_from.index, what_from.image
     await inside.prepare(box, index)
     old = await inside.fetch(box, recipe.project, recipe.old, recipe.old_sha256)
     new = await inside.fetch(box, recipe.project, recipe.new, recipe.new_sha256)
@@ -97,15 +109,15 @@ async def _build(recipe: Recipe, pool: Pool, box: Sandbox, index: Index, work: P
     installed = await inside.installed(box)
     await inside.freeze(box, old, work / "layer", TREE)
     hidden = HiddenTests(directory=work / "hidden", removed=difference.removed_tests)
-    spec = Spec(image="host", layers=(str(work / "layer"),), env=ENVIRONMENT_OF_TASKS, workdir=TREE)
-    found = await calibrate(pool.lease, spec, what, hidden, difference.patch, versions=(recipe.old, recipe.new))
+    spec = Spec(image=image, layers=(str(work / "layer"),), env=ENVIRONMENT_OF_TASKS, workdir=TREE)
+    found = await calibrate(what_from.pool.lease, spec, what, hidden, difference.patch, versions=(recipe.old, recipe.new))
     row = SweRow(
         instance_id=recipe.id,
         problem_statement=difference.statement,
         patch=difference.patch,
         FAIL_TO_PASS=found.fail_to_pass,
         PASS_TO_PASS=found.pass_to_pass,
-        image="host",
+        image=image,
         layers=("layer",),
         tree=TREE,
         env=ENVIRONMENT_OF_TASKS,
@@ -130,9 +142,9 @@ async def _python_version(box: Sandbox) -> str:
     return result.stdout.strip()
 
 
-def _key(recipe: Recipe, python: str) -> str:
+def _key(recipe: Recipe, python: str, image: str) -> str:
     recipe = msgspec.structs.replace(recipe, test_limit_s=0.0)  # decides nothing that is kept
-    asked = msgspec.json.encode((FORMAT, python, os.uname().machine, recipe))
+    asked = msgspec.json.encode((FORMAT, python, os.uname().machine, recipe, *([] if image == "host" else [image])))
     return hashlib.sha256(asked).hexdigest()[:16]
 
 

@@ -72,9 +72,9 @@ class Release:
     sha256: str
 
 
-def building_spec(index: Index) -> Spec:
+def building_spec(index: Index, image: str = "host") -> Spec:
     """A sandbox that may reach the registry. Trusted as far as its network goes: it holds nothing but the registry settings."""
-    return Spec(image="host", network="host", disk="4GiB", env={"HOME": "/root", "LANG": "C.UTF-8", **index.environment})
+    return Spec(image=image, network="host", disk="4GiB", env={"HOME": "/root", "LANG": "C.UTF-8", **index.environment})
 
 
 async def prepare(box: Sandbox, index: Index) -> str:

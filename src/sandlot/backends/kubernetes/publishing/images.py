@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,17 +66,21 @@ class _Typed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def compose(
-    layers: Sequence[Layer], *, base: tuple[oci.Manifest, bytes] | None = None, entrypoint: Sequence[str] = ()
+    layers: Sequence[Layer],
+    *,
+    base: tuple[oci.Manifest, bytes] | None = None,
+    run: Mapping[str, object] | None = None,
 ) -> Composed:
     """An image of `layers`, lowest first, over the base (its manifest and the bytes of its config) if there is one.
 
-    Everything the base's config says stays: environment, user, working directory, and what Sandlot never reads.
+    Everything the base's config says stays: environment, user, working directory, and what Sandlot never reads. `run` is
+    that part of an image without a base, in the words of the OCI image configuration (`Env`, `WorkingDir`, `User`, ...).
     """
     config: dict[str, Any] = {} if base is None else msgspec.json.decode(base[1])
     config.setdefault("architecture", oci.machine())
     config.setdefault("os", "linux")
-    if entrypoint:
-        config["config"] = {"Entrypoint": list(entrypoint)}
+    if run:
+        config["config"] = dict(run)
     below = config.get("rootfs") or {}
     config["rootfs"] = {"type": "layers", "diff_ids": [*below.get("diff_ids", []), *(layer.diff_id for layer in layers)]}
     if "history" in config:

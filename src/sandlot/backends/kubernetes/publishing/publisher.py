@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, TypeVar
 
-from sandlot.backends.kubernetes.publishing.daemon import daemon_layer
+from sandlot.backends.kubernetes.publishing.daemon import RUN, daemon_layer
 from sandlot.backends.kubernetes.publishing.images import Composed, Document, as_stored, compose
 from sandlot.backends.kubernetes.publishing.packing import Layer, Packer
 from sandlot.backends.kubernetes.registry import Blob, Registry, Repository
@@ -228,7 +228,7 @@ class Publisher:
 
     async def _send_daemon(self, registry: Registry, binary: Path) -> Composed:
         layer, packed = await asyncio.to_thread(daemon_layer, binary)
-        composed = compose([layer], entrypoint=("/sandlotd",))
+        composed = compose([layer], run=RUN)
         if not await registry.has_manifest(composed.manifest.digest):
             blob = Blob(layer.digest, layer.size, lambda: io.BytesIO(packed))
             await self._send_blob(registry, str(binary), "sandlotd", blob)
