@@ -21,6 +21,7 @@ want wanted busybox busybox-static
 want wanted git git
 want wanted docker-registry docker-registry
 want wanted skopeo skopeo
+want wanted runc runc
 want wanted qemu-system-x86_64 qemu-system-x86 seabios
 if ! "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1; then needed="$needed python3 python3-venv"; fi
 

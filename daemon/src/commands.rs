@@ -80,6 +80,8 @@ pub struct Process {
     pub pid: u32,
     pub report: Arc<Report>,
     pub tree: Tree,
+    /// How many kills for memory the sandbox had counted when it began.
+    pub memory_kills: u64,
     /// When its tree was told to die.
     pub killed: Option<Instant>,
     /// It is dead and reaped; its tree may not be.
@@ -171,7 +173,8 @@ impl Process {
             (None, Some(leaf)) => Tree::Leaf(leaf),
             (keeper, leaf) => Tree::Kept { keeper: keeper.as_ref().map_or(spawned.pid, |keeper| keeper.pid), leaf },
         };
-        Process { pid: spawned.pid, report: Arc::clone(&spawned.report), tree, killed: None, death: None }
+        let report = Arc::clone(&spawned.report);
+        Process { pid: spawned.pid, report, tree, memory_kills: 0, killed: None, death: None }
     }
 
     pub fn signal_leader(&self, signal: Signal) -> rustix::io::Result<()> {

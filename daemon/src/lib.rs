@@ -1,8 +1,9 @@
-//! `sandlotd`: PID 1 of a sandbox (`init`), and the maker of sandboxes on one machine (`host`).
+//! `sandlotd`: PID 1 of a sandbox that it has made itself (`init`) or that is a container of somebody else's (`pod`),
+//! and the maker of sandboxes on one machine (`host`).
 //!
 //! From the bytes up: [`frame`] and [`message`] know the wire, [`seal`] what crosses a network, [`connection`] one socket, [`reactor`] readiness and
 //! deadlines. [`serve`] is the main loop of a sandbox; it hands each request to one file of [`verbs`]. [`files`] and
-//! [`cgroup`] are the kernel-facing parts that the verbs use. [`init`] boots a sandbox and resets it; [`host`] makes
+//! [`cgroup`] are the kernel-facing parts that the verbs use. [`init`] boots a sandbox and resets it, [`pod`] does so with the container it is in; [`host`] makes
 //! and destroys sandboxes. Nothing below `serve` knows the roles.
 
 pub mod cgroup;
@@ -16,6 +17,7 @@ pub mod init;
 pub mod limits;
 pub mod message;
 pub mod output;
+pub mod pod;
 pub mod process;
 pub mod reactor;
 pub mod relay;

@@ -10,6 +10,9 @@ fn main() -> ExitCode {
     match role.to_str() {
         Some("init") => sandlotd::init::run(&rest),
         Some("host") => sandlotd::host::run(&rest),
+        Some("pod") => sandlotd::pod::run(&rest),
+        Some("install") => sandlotd::pod::install(&rest),
+        Some("pause") => sandlotd::pod::pause(),
         Some("warden") => sandlotd::host::run_warden(&rest),
         Some("connect") => sandlotd::relay::run(&rest),
         Some("version") => {
@@ -17,7 +20,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("usage: sandlotd init|host|warden|connect|version");
+            eprintln!("usage: sandlotd init|host|warden|pod|connect|install DIRECTORY|pause|version");
             ExitCode::from(2)
         }
     }

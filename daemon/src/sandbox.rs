@@ -1,4 +1,4 @@
-//! What the main loop knows of the sandbox it serves: made by [`crate::init`], used by [`crate::serve`] and the verbs.
+//! What the main loop knows of the sandbox it serves: made by [`crate::init`] or [`crate::pod`], used by [`crate::serve`] and the verbs.
 
 use std::fmt::Debug;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,17 @@ use crate::error::Result;
 use crate::files::{Destination, Layout};
 use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
+use crate::process::score::Score;
 use crate::users::{self, IdMaps, User};
+
+/// What SIGTERM from outside means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTerminate {
+    /// Every process of the sandbox is to end by itself: it is passed on.
+    PassOn,
+    /// The sandbox ends at once.
+    End,
+}
 
 /// One sandbox as its main loop sees it.
 #[derive(Debug)]
@@ -17,6 +27,8 @@ pub struct SandboxContext {
     pub name: String,
     /// The id mode, as told in `hello.mode`.
     pub mode: String,
+    /// What `hello.features` says beyond what every daemon of this version can do.
+    pub features: &'static [&'static str],
     /// Limits that are not enforced, as told in `hello` and in every `exit`.
     pub unenforced: Vec<String>,
     /// The sandbox's own environment, `KEY=value` each, without HOME, USER and LOGNAME of a user.
@@ -35,6 +47,9 @@ pub struct SandboxContext {
     pub destination: Destination,
     pub confinement: Confinement,
     pub leaves: Leaves,
+    /// Keeps the kernel from killing the daemon for memory where commands have no leaf.
+    pub score: Option<Score>,
+    pub on_terminate: OnTerminate,
     pub hooks: Box<dyn Hooks>,
     /// End the sandbox when no command has lived and no message has come for so long.
     pub idle_timeout: Option<Duration>,
@@ -72,6 +87,11 @@ pub trait Hooks: Debug {
 
     /// Numbers of the sandbox as a whole; the caller fills in `id`.
     fn usage(&self) -> UsageReply;
+
+    /// How many kills for memory there were in the sandbox, where no leaf counts those of each command.
+    fn memory_kills(&self) -> u64 {
+        0
+    }
 
     /// What the current episode's root is made of.
     fn layout(&self) -> Result<Layout>;

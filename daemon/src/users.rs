@@ -33,13 +33,25 @@ impl User {
 pub struct IdMaps {
     uids: Vec<(u32, u32)>,
     gids: Vec<(u32, u32)>,
+    /// Keeps the groups that it was given, whatever the tables say: who made the container knows better.
+    own: Option<Identity>,
 }
 
 impl IdMaps {
     /// Those of this process.
     pub fn of_self() -> Self {
         let read = |path| parse_map(&std::fs::read_to_string(path).unwrap_or_default());
-        IdMaps { uids: read("/proc/self/uid_map"), gids: read("/proc/self/gid_map") }
+        IdMaps { uids: read("/proc/self/uid_map"), gids: read("/proc/self/gid_map"), own: None }
+    }
+
+    /// Those of this process, in a container that runs it as `own`.
+    pub fn with_own(own: Identity) -> Self {
+        IdMaps { own: Some(own), ..Self::of_self() }
+    }
+
+    /// `own` and nobody else.
+    pub fn only(own: Identity) -> Self {
+        IdMaps { uids: vec![(own.uid, 1)], gids: vec![(own.gid, 1)], own: Some(own) }
     }
 
     fn check(&self, uid: u32, gid: u32, user: &str) -> Result<()> {
@@ -89,8 +101,9 @@ pub fn resolve(root: BorrowedFd<'_>, user: &str, maps: &IdMaps) -> Result<User> 
         (Some(entry), None) => member_groups(&groups, entry.name, gid, maps),
         _ => Vec::new(),
     };
+    let own = maps.own.as_ref().filter(|own| (own.uid, own.gid) == (uid, gid));
     Ok(User {
-        identity: Identity { uid, gid, groups: supplementary },
+        identity: own.cloned().unwrap_or(Identity { uid, gid, groups: supplementary }),
         name: entry.as_ref().map_or_else(|| uid.to_string().into_bytes(), |entry| entry.name.to_vec()),
         home: entry.as_ref().map_or_else(|| b"/".to_vec(), |entry| entry.home.to_vec()),
     })
@@ -193,7 +206,7 @@ mod tests {
     }
 
     fn maps() -> IdMaps {
-        IdMaps { uids: parse_map("         0  100000  65536\n"), gids: parse_map("0 100000 65536") }
+        IdMaps { uids: parse_map("         0  100000  65536\n"), gids: parse_map("0 100000 65536"), own: None }
     }
 
     /// Names, numbers and groups are found as container engines find them.
@@ -210,6 +223,20 @@ mod tests {
         assert_eq!(find("4242:43").identity, Identity { uid: 4242, gid: 43, groups: vec![] });
         assert_eq!((find("4242").home, find("4242").name), (b"/".to_vec(), b"4242".to_vec()));
         assert_eq!(find("nohome").home, b"/");
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    /// Whoever the container is run as keeps the groups that it has; others have those of the tables.
+    #[test]
+    fn the_containers_own_user_keeps_its_groups() {
+        let (path, root) = image("own");
+        let own = Identity { uid: 1000, gid: 100, groups: vec![2000] };
+        let with_own = IdMaps { own: Some(own.clone()), ..maps() };
+        assert_eq!(resolve(root.as_fd(), "ann", &with_own).unwrap().identity, own);
+        assert!(resolve(root.as_fd(), "ann:wheel", &with_own).unwrap().identity.groups.is_empty());
+        let only = IdMaps::only(own.clone());
+        assert_eq!(resolve(root.as_fd(), "1000:100", &only).unwrap().identity, own);
+        assert_eq!(resolve(root.as_fd(), "root", &only).unwrap_err().code, Code::UserUnsupported);
         std::fs::remove_dir_all(path).unwrap();
     }
 

@@ -10,7 +10,7 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,10 +20,22 @@ Message = dict[str, Any]
 _keys = itertools.count(1)  # a known key would be an attach to the command that had it first
 
 
+class Stream(Protocol):
+    """A socket, or what stands for one."""
+
+    def settimeout(self, seconds: float, /) -> None: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def recv(self, most: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
 class Link:
     """One connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Stream) -> None:
         self.sock = sock
         self.sock.settimeout(60)
         self._buffer = b""
@@ -68,7 +80,7 @@ class Link:
 class Box(Link):
     """A link to a sandbox."""
 
-    def __init__(self, sock: socket.socket, name: str, created: Message) -> None:
+    def __init__(self, sock: Stream, name: str, created: Message) -> None:
         super().__init__(sock)
         self.name = name
         self.created = created

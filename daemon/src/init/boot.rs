@@ -13,7 +13,7 @@ use super::{Confinement, confinement, episode, handover, namespaces, outer};
 use crate::cgroup::{Leaves, Whole};
 use crate::error::{Error, Result};
 use crate::files::Destination;
-use crate::sandbox::SandboxContext;
+use crate::sandbox::{OnTerminate, SandboxContext};
 use crate::source::{HostSource, Source};
 use crate::users::IdMaps;
 
@@ -60,8 +60,9 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
     let context = SandboxContext {
         name: blueprint.name.clone(),
         mode: blueprint.mode.clone(),
+        features: &[],
         unenforced: blueprint.unenforced.clone(),
-        env: environment(&blueprint),
+        env: with_path(blueprint.env.iter().map(|entry| entry.to_vec()).collect()),
         workdir: blueprint.workdir.as_ref().map_or_else(|| b"/".to_vec(), |workdir| workdir.to_vec()),
         user: blueprint.user.clone(),
         id_maps,
@@ -73,6 +74,8 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         },
         confinement: Confinement::new(blueprint.privileges),
         leaves,
+        score: None,
+        on_terminate: OnTerminate::PassOn,
         idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),
         hooks: Box::new(Renewal::new(blueprint, Kept { outer, whole, warden: parts.warden, lock: parts.lock }, first)?),
     };
@@ -81,7 +84,8 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
     Ok(context)
 }
 
-fn open_null() -> Result<OwnedFd> {
+/// What a command without input reads.
+pub fn open_null() -> Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty())
         .map_err(|errno| Error::at_path("open", errno, b"/dev/null"))
@@ -98,19 +102,23 @@ fn become_daemon() -> Result<()> {
     namespaces::unshare(rustix::thread::UnshareFlags::NEWCGROUP)?;
     confinement::bound_capabilities()?;
     leave_keys();
-    // A limit of one byte and not of none: a machine may pipe core dumps to a program of its own, outside of the
-    // sandbox, and only this value stops that.
-    let no_core = Rlimit { current: Some(1), maximum: Some(1) };
-    rustix::process::setrlimit(Resource::Core, no_core).map_err(failed)?;
+    forbid_core_dumps()?;
     // Commands get this one; the main loop raises its own.
     let files = rustix::process::getrlimit(Resource::Nofile);
     let current = files.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..files }).map_err(failed)
 }
 
+/// A limit of one byte and not of none: a machine may pipe core dumps to a program of its own, outside of the sandbox,
+/// and only this value stops that.
+pub fn forbid_core_dumps() -> Result<()> {
+    let no_core = Rlimit { current: Some(1), maximum: Some(1) };
+    rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| Error::system("forbid core dumps", errno))
+}
+
 /// Leave the session keyring of whoever started the host. Where the user's quota of keys is used up we stay in it:
 /// commands cannot reach it either way, since they may make no call about keys.
-fn leave_keys() {
+pub fn leave_keys() {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: the call takes a null name and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
@@ -138,9 +146,8 @@ fn answer(link: &OwnedFd, reply: &BootReply) -> Result<()> {
         .map_err(|errno| Error::system("answer the host", errno))
 }
 
-/// The blueprint's environment, with a PATH.
-fn environment(blueprint: &Blueprint) -> Vec<Vec<u8>> {
-    let mut env: Vec<Vec<u8>> = blueprint.env.iter().map(|entry| entry.to_vec()).collect();
+/// With a PATH, where the image has none.
+pub fn with_path(mut env: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if !env.iter().any(|entry| entry.starts_with(b"PATH=")) {
         env.push(DEFAULT_PATH.to_vec());
     }

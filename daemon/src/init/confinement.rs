@@ -43,8 +43,31 @@ pub struct Confinement {
 
 #[derive(Debug)]
 struct Rules {
+    /// Empty where none can be installed.
     filter: Vec<libc::sock_filter>,
-    privileges: Privileges,
+    no_new_privs: bool,
+    ids: Ids,
+    /// What root keeps.
+    capabilities: CapabilitySet,
+}
+
+/// Who a command may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ids {
+    Any,
+    /// What the daemon is itself: the kernel lets it be nobody else.
+    Only(Identity),
+}
+
+/// What a container that others have made lets its commands have.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    pub ids: Ids,
+    pub capabilities: CapabilitySet,
+    /// Nothing that is executed gains a privilege, by the will of whoever made the container.
+    pub no_new_privs: bool,
+    /// Whether a filter may be installed although programs may gain privileges.
+    pub is_admin: bool,
 }
 
 impl Confinement {
@@ -55,7 +78,27 @@ impl Confinement {
 
     /// That of a sandbox's commands.
     pub fn new(privileges: Privileges) -> Self {
-        Confinement { rules: Some(Rules { filter: seccomp::program(), privileges }) }
+        let root = Identity { uid: 0, gid: 0, groups: vec![0] };
+        let (ids, no_new_privs) = match privileges {
+            Privileges::Range => (Ids::Any, false),
+            // There is one id, and groups may not be set.
+            Privileges::Single => (Ids::Only(root), true),
+        };
+        let rules = Rules { filter: seccomp::program(), no_new_privs, ids, capabilities: CAPABILITIES };
+        Confinement { rules: Some(rules) }
+    }
+
+    /// That of the commands of a container, which takes nothing from them that an image may count on: where a filter
+    /// would cost set-user-ID programs their privilege, there is none but the container's own.
+    pub fn in_container(allowed: Allowance) -> Self {
+        let has_filter = allowed.no_new_privs || allowed.is_admin;
+        let rules = Rules {
+            filter: if has_filter { seccomp::program() } else { Vec::new() },
+            no_new_privs: allowed.no_new_privs,
+            ids: allowed.ids,
+            capabilities: CAPABILITIES & allowed.capabilities,
+        };
+        Confinement { rules: Some(rules) }
     }
 
     /// Capabilities, seccomp, identity, no_new_privs.
@@ -76,22 +119,25 @@ impl Confinement {
 
 impl Rules {
     fn apply(&self, identity: &Identity) -> rustix::io::Result<()> {
-        if self.privileges == Privileges::Single {
+        if self.no_new_privs {
             rustix::thread::set_no_new_privs(true)?;
         }
         // While the child still has the right to: without no_new_privs a filter needs SYS_ADMIN.
-        install(&self.filter)?;
+        if !self.filter.is_empty() {
+            install(&self.filter)?;
+        }
         self.become_user(identity)?;
         // Root keeps what the bounding set leaves; anybody else has lost everything by the change of id.
-        let kept = if identity.uid == 0 { CAPABILITIES } else { CapabilitySet::empty() };
+        let kept = if identity.uid == 0 { self.capabilities } else { CapabilitySet::empty() };
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
         rustix::thread::set_capabilities(None, sets)
     }
 
     fn become_user(&self, identity: &Identity) -> rustix::io::Result<()> {
-        if self.privileges == Privileges::Single {
-            // There is one id, and groups may not be set: being it already is all that can be done.
-            let it_is = identity.uid == 0 && identity.gid == 0 && identity.groups.iter().all(|group| *group == 0);
+        if let Ids::Only(own) = &self.ids {
+            // Being it already is all that can be done.
+            let has = |group: &u32| *group == own.gid || own.groups.contains(group);
+            let it_is = identity.uid == own.uid && identity.gid == own.gid && identity.groups.iter().all(has);
             return if it_is { Ok(()) } else { Err(Errno::PERM) };
         }
         set_groups(&identity.groups)?;

@@ -24,7 +24,7 @@ pub mod spare;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use confinement::{Confinement, Identity};
+pub use confinement::{Allowance, Confinement, Identity, Ids};
 pub use namespaces::unshare;
 
 /// Exit code of an init whose sandbox nobody has used for its idle time-out.

@@ -101,13 +101,7 @@ impl Renewal {
 
 impl Hooks for Renewal {
     fn kill_all(&mut self) -> Result<()> {
-        // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
-        if unsafe { libc::kill(-1, libc::SIGKILL) } != 0 {
-            match mounts::last_errno() {
-                Errno::SRCH => {}
-                errno => return Err(Error::system("kill everything", errno)),
-            }
-        }
+        kill_everybody()?;
         // The frozen die all the same; but what is born into a frozen group later would never run.
         self.kept.whole.freeze(Freezer::Running).map(drop).map_err(|errno| Error::system("thaw", errno))
     }
@@ -185,9 +179,26 @@ fn open_disk(outer: &Outer) -> Result<OwnedFd> {
     openat(&outer.root, "disk", flags, Mode::empty()).map_err(|errno| Error::system("open the disk", errno))
 }
 
+/// Send SIGKILL to every process of the sandbox but this one, which is its PID 1.
+pub fn kill_everybody() -> Result<()> {
+    signal_everybody(libc::SIGKILL)
+}
+
+/// Send a signal to every process of the sandbox but this one, which is its PID 1. Nobody is no error.
+pub fn signal_everybody(signal: libc::c_int) -> Result<()> {
+    // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
+    if unsafe { libc::kill(-1, signal) } != 0 {
+        match mounts::last_errno() {
+            Errno::SRCH => {}
+            errno => return Err(Error::system("signal everybody", errno)),
+        }
+    }
+    Ok(())
+}
+
 /// Processor time of everything that ran or runs in the sandbox but the init itself: every orphan becomes its child, so
 /// nothing that has died is missing.
-fn processor_us() -> u64 {
+pub fn processor_us() -> u64 {
     const TICK_US: u64 = 10_000; // USER_HZ is 100 on every Linux
     let alive = table::scan().into_iter().filter(|entry| entry.pid != 1).map(|entry| entry.ticks.0 + entry.ticks.1);
     dead_children_us() + alive.sum::<u64>() * TICK_US

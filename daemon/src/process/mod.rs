@@ -8,6 +8,7 @@ pub mod program;
 pub mod raw;
 pub mod reaper;
 pub mod recipe;
+pub mod score;
 pub mod script;
 pub mod spawn;
 pub mod stdio;

@@ -83,22 +83,19 @@ impl Reaper {
 
     /// Take note of the signals, so that the descriptor is quiet until the next one.
     ///
-    /// SIGTERM from outside of the sandbox is the host's request that everything in it shall end: it is passed on to
-    /// everybody. From inside it means nothing.
-    pub fn acknowledge(&self) {
+    /// True for SIGTERM from outside of the sandbox: somebody there wants everything in it to end. From inside it means
+    /// nothing.
+    pub fn acknowledge(&self) -> bool {
         const RECORD: usize = size_of::<libc::signalfd_siginfo>();
         let mut buffer = [0_u8; 4 * RECORD];
         // Whatever it says of SIGCHLD, the next step is to look for dead children.
         let count = rustix::io::read(&self.signals, &mut buffer).unwrap_or(0);
-        for record in buffer[..count].chunks_exact(RECORD) {
+        buffer[..count].chunks_exact(RECORD).any(|record| {
             // SAFETY: the kernel has written a whole record, and any bytes are one.
             let record = unsafe { record.as_ptr().cast::<libc::signalfd_siginfo>().read_unaligned() };
             // Who is in no PID namespace of ours has no number here.
-            if record.ssi_signo == libc::SIGTERM.cast_unsigned() && record.ssi_pid == 0 {
-                // SAFETY: no memory is involved; to PID 1, -1 is everybody else in the sandbox.
-                unsafe { libc::kill(-1, libc::SIGTERM) };
-            }
-        }
+            record.ssi_signo == libc::SIGTERM.cast_unsigned() && record.ssi_pid == 0
+        })
     }
 
     /// The next thing that has happened to a child, or `None` when nothing has.

@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use super::keeper::{self, Keeper};
 use super::program::Program;
 use super::raw::{self, CloneArgs};
+use super::score::Score;
 use crate::cgroup::Leaf;
 use crate::init::{Confinement, Identity};
 
@@ -94,14 +95,17 @@ pub struct Spawner {
     confinement: Arc<Confinement>,
     /// Soft limit of open files that commands get; ours is higher.
     open_files: libc::rlimit,
+    /// For whoever has no leaf.
+    score: Option<Score>,
     /// From `Box::into_raw`: children read them while we run.
     in_flight: Vec<*mut Block>,
     spare: Vec<Stack>,
 }
 
 impl Spawner {
-    pub fn new(confinement: Confinement, open_files: libc::rlimit) -> Self {
-        Spawner { confinement: Arc::new(confinement), open_files, in_flight: Vec::new(), spare: Vec::new() }
+    pub fn new(confinement: Confinement, open_files: libc::rlimit, score: Option<Score>) -> Self {
+        let confinement = Arc::new(confinement);
+        Spawner { confinement, open_files, score, in_flight: Vec::new(), spare: Vec::new() }
     }
 
     /// Start a process. What fails on its way to `execve` is told by its `report` and its exit code.
@@ -129,7 +133,8 @@ impl Spawner {
             stack,
         }));
         if launch_is_kept {
-            let kept = keeper::fork(&report, || start(block, into_cgroup));
+            let fork = || keeper::fork(&report, || start(block, into_cgroup));
+            let kept = self.score.as_ref().map_or_else(fork, |score| score.above(fork));
             // SAFETY: from `into_raw` above; the child that uses it has the keeper's copy of it.
             drop(unsafe { Box::from_raw(block) });
             return kept.map(|(keeper, pid)| Spawned { pid, report, keeper: Some(keeper) });

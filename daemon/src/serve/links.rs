@@ -228,7 +228,7 @@ impl Server {
             role: "init",
             daemon: crate::NAME,
             name: &self.context.name,
-            features: &FEATURES,
+            features: &[&FEATURES[..], self.context.features].concat(),
             mode: &self.context.mode,
             unenforced: &self.context.unenforced,
         }));

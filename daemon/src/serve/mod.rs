@@ -7,6 +7,7 @@ mod delivery;
 mod episode;
 mod keepers;
 mod links;
+mod memory;
 mod parking;
 mod running;
 mod shells;
@@ -33,6 +34,7 @@ use crate::users::User;
 
 use keepers::Keepers;
 pub(crate) use links::{Call, Link};
+use memory::MemoryKills;
 use parking::Parking;
 pub(crate) use parking::Taken;
 pub(crate) use shells::Control;
@@ -54,6 +56,8 @@ pub enum Ended {
     LinkLost,
     /// The lease was not renewed.
     LeaseExpired,
+    /// Somebody outside has sent SIGTERM.
+    Terminated,
 }
 
 impl Ended {
@@ -64,6 +68,8 @@ impl Ended {
             Ended::Idle => crate::init::IDLE,
             Ended::LinkLost => 11,
             Ended::LeaseExpired => 12,
+            // As a shell tells it: whoever looks sees that it was stopped.
+            Ended::Terminated => 128 + libc::SIGTERM as u8,
         }
     }
 }
@@ -162,6 +168,7 @@ pub(crate) struct Server {
     parking: Parking,
     keepers: Keepers,
     pub shells: Shells,
+    memory_kills: MemoryKills,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
     /// Keepers of trees that were killed and have outlived their commands.
@@ -195,7 +202,7 @@ impl Server {
         let default_user = context.default_user()?;
         Ok(Server {
             default_env: default_environment(&context, &default_user),
-            spawner: Spawner::new(confinement, raise_open_files()),
+            spawner: Spawner::new(confinement, raise_open_files(), context.score.take()),
             context,
             reactor,
             reaper,
@@ -210,6 +217,7 @@ impl Server {
             parking: Parking::default(),
             keepers: Keepers::default(),
             shells: Shells::default(),
+            memory_kills: MemoryKills::default(),
             lingering: Vec::new(),
             outlived: Vec::new(),
             default_user,
@@ -249,7 +257,7 @@ impl Server {
     fn dispatch(&mut self, event: Ready) -> Option<Ended> {
         match Subject::from_token(event.token) {
             Subject::Source => return self.accept_links(),
-            Subject::Signals => self.reap(),
+            Subject::Signals => return self.reap(),
             Subject::Link(link) => self.link_ready(link, event),
             Subject::Output(number, stream) => self.output_ready(number, stream),
             Subject::Input(number) => self.input_ready(number),

@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::{Child, Server, Subject, microseconds};
+use super::{Child, Ended, Server, Subject, microseconds};
 use crate::cgroup::Leaf;
 use crate::commands::{Handed, Number, Outcome, Pipe, Process, State};
 use crate::error::{Code, Error};
+use crate::init::renewal::signal_everybody;
 use crate::message::Kill;
 use crate::process::reaper::{Death, Event};
 use crate::process::spawn::Stage;
 use crate::process::tree::Tree;
 use crate::reactor::Interest;
+use crate::sandbox::OnTerminate;
 
 /// The most that is read of one pipe when its command is over: as much as a pipe may hold (`pipe-max-size`).
 const DRAIN_BYTES: usize = 1024 * 1024;
@@ -111,8 +113,17 @@ impl Server {
     }
 
     /// Collect every child that is dead: ours, and the orphans that came to us.
-    pub(super) fn reap(&mut self) {
-        self.reaper.acknowledge();
+    pub(super) fn reap(&mut self) -> Option<Ended> {
+        if self.reaper.acknowledge() {
+            match self.context.on_terminate {
+                OnTerminate::End => return Some(Ended::Terminated),
+                OnTerminate::PassOn => {
+                    if let Err(error) = signal_everybody(libc::SIGTERM) {
+                        eprintln!("sandlotd: pass SIGTERM on: {error}");
+                    }
+                }
+            }
+        }
         while let Some(event) = self.reaper.next_event() {
             match event {
                 Event::Died(death) => self.child_died(&death),
@@ -120,6 +131,7 @@ impl Server {
             }
         }
         self.settle_lingering(Instant::now());
+        None
     }
 
     pub(crate) fn child_died(&mut self, death: &Death) {
@@ -217,7 +229,11 @@ impl Server {
         }
         let (started, timed_out) = (command.started, command.timed_out);
         let Some(process) = command.process_mut() else { return };
-        let outcome = outcome(process, started, timed_out);
+        let mut outcome = outcome(process, started, timed_out);
+        if let (Ok(ending), None, None) = (&outcome.ending, process.tree.leaf(), process.killed) {
+            let since = process.memory_kills..self.context.hooks.memory_kills();
+            outcome.oom = self.memory_kills.claim(since, *ending);
+        }
         if let Some(State::Running(process)) = self.commands.end(number, outcome)
             && let Some(leaf) = process.tree.into_leaf()
         {

@@ -166,7 +166,7 @@ impl Server {
             number: command,
             began: table::ticks_now(),
             ticks: table::read(pid).map_or((0, 0), |entry| entry.ticks),
-            oom_kills: shell.process.tree.leaf().map_or(0, Leaf::oom_kills),
+            oom_kills: shell.process.tree.leaf().map_or(self.context.hooks.memory_kills(), Leaf::oom_kills),
             interrupts: 0,
         });
         let begin = || {
@@ -269,10 +269,15 @@ impl Server {
             ),
             (None, None) => (0, 0),
         };
+        let oom = match (leaf, &ending) {
+            (Some(leaf), _) => leaf.oom_kills() > run.oom_kills,
+            (None, Ok(ending)) => self.memory_kills.claim(run.oom_kills..self.context.hooks.memory_kills(), *ending),
+            (None, Err(_)) => false,
+        };
         let outcome = Outcome {
             ending,
             timed_out: command.timed_out,
-            oom: leaf.is_some_and(|leaf| leaf.oom_kills() > run.oom_kills),
+            oom,
             wall_us: microseconds(command.started.elapsed()),
             user_us,
             system_us,

@@ -41,7 +41,9 @@ impl Server {
     /// Make the process of a checked request, or use one that waits.
     fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Number> {
         let cwd = self.open_directory(request.cwd.map(|path| &**path))?;
-        if let Some(Taken { number, process, stdio, channel }) = self.take_waiting(request, cwd.as_fd()) {
+        let memory_kills = self.context.hooks.memory_kills();
+        if let Some(Taken { number, mut process, stdio, channel }) = self.take_waiting(request, cwd.as_fd()) {
+            process.memory_kills = memory_kills;
             let clock = Clock { received, started: Instant::now() };
             let mut command = new_command(request, process, stdio, clock);
             let pipes = command.outputs.iter_mut().filter_map(|output| output.pipe.as_mut());
@@ -51,7 +53,8 @@ impl Server {
             self.install(number, command);
             return Ok(number);
         }
-        let (process, stdio) = self.spawn_request(request, cwd.as_fd())?;
+        let (mut process, stdio) = self.spawn_request(request, cwd.as_fd())?;
+        process.memory_kills = memory_kills;
         let clock = Clock { received, started: Instant::now() };
         let number = self.commands.reserve();
         self.install(number, new_command(request, process, stdio, clock));

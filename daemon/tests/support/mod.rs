@@ -18,7 +18,7 @@ use sandlotd::error::{Code, Error, Result};
 use sandlotd::files::{Destination, Layout};
 use sandlotd::init::Confinement;
 use sandlotd::message::UsageReply;
-use sandlotd::sandbox::{Episode, Hooks, SandboxContext};
+use sandlotd::sandbox::{Episode, Hooks, OnTerminate, SandboxContext};
 use sandlotd::source::{HostSource, Source};
 use sandlotd::users::IdMaps;
 
@@ -73,6 +73,7 @@ fn context() -> SandboxContext {
     SandboxContext {
         name: "plain".to_owned(),
         mode: "range-root".to_owned(),
+        features: &[],
         unenforced: vec!["memory".to_owned()],
         env: vec![
             b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_vec(),
@@ -86,6 +87,8 @@ fn context() -> SandboxContext {
         destination: Destination::Files,
         confinement: Confinement::none(),
         leaves: Leaves::unavailable(),
+        score: None,
+        on_terminate: OnTerminate::PassOn,
         hooks: Box::new(PlainHooks),
         idle_timeout: None,
     }

@@ -97,7 +97,7 @@ class Sandbox(Files):
 
     @property
     def mode(self) -> str:
-        """Who may be whom in it: `range-root`, `range-rootless`, `single` or `nested`."""
+        """Who may be whom in it: `range-root`, `range-rootless`, `single`, `nested`; `pod` in a cluster."""
         return self._connection.welcome.mode
 
     @property

@@ -1,0 +1,94 @@
+//! What the main loop can do to a container as a whole, where there are no namespaces of our own.
+
+use rustix::process::Signal;
+
+use super::container::Container;
+use crate::error::{Code, Error, Result};
+use crate::files::Layout;
+use crate::init::renewal::{kill_everybody, processor_us, signal_everybody};
+use crate::message::UsageReply;
+use crate::process::table::{self, Entry};
+use crate::process::tree;
+use crate::sandbox::{Episode, Hooks};
+
+/// A container in which nothing can be undone.
+#[derive(Debug)]
+pub struct InPlace {
+    container: Container,
+}
+
+impl InPlace {
+    pub fn new(container: Container) -> Self {
+        InPlace { container }
+    }
+}
+
+impl Hooks for InPlace {
+    fn kill_all(&mut self) -> Result<()> {
+        kill_all_but_visitors()
+    }
+
+    fn freeze(&mut self, _frozen: bool) -> Result<()> {
+        Err(Error::new(
+            Code::Unsupported,
+            "freezing needs a cgroup that may be written, which a container does not have",
+        ))
+    }
+
+    fn reset(&mut self) -> Result<Episode> {
+        Err(Error::new(Code::Unsupported, "nothing in this container can be undone: delete it"))
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn usage(&self) -> UsageReply {
+        usage(&self.container)
+    }
+
+    fn memory_kills(&self) -> u64 {
+        self.container.oom_kills()
+    }
+
+    fn layout(&self) -> Result<Layout> {
+        Ok(Layout::default())
+    }
+}
+
+/// Kill everybody but those who have entered the container from outside, who have no parent in it: a relay of ours may be
+/// among them, and with it the link on which this was asked for.
+///
+/// All are stopped first, in one step of the kernel, so that nobody can have children while they are looked for.
+pub fn kill_all_but_visitors() -> Result<()> {
+    let own = std::process::id();
+    let is_visitor = |entry: &Entry| entry.ppid == 0 && entry.pid != own;
+    if !table::scan().iter().any(is_visitor) {
+        return kill_everybody();
+    }
+    signal_everybody(libc::SIGSTOP)?;
+    for entry in table::scan().iter().filter(|entry| entry.pid != own) {
+        let signal = if is_visitor(entry) { Signal::CONT } else { Signal::KILL };
+        let sent = tree::pid_of(entry.pid).map_or(Ok(()), |pid| tree::kill(pid, signal));
+        sent.map_err(|errno| Error::system("kill everything", errno))?;
+    }
+    Ok(())
+}
+
+/// Numbers of the container, without those of its disk, which nobody counts.
+pub fn usage(container: &Container) -> UsageReply {
+    let group = container.usage();
+    UsageReply {
+        id: 0,
+        cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
+        memory_bytes: group.memory_bytes,
+        memory_peak_bytes: group.memory_peak_bytes,
+        memory_limit_bytes: group.memory_limit_bytes,
+        pids: group.pids,
+        pids_limit: group.pids_limit,
+        disk_bytes: None,
+        disk_limit_bytes: None,
+        oom_kills: group.oom_kills,
+        cpu_limit_millis: container.cpu_limit_millis,
+    }
+}
