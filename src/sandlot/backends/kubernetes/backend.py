@@ -28,9 +28,10 @@ from sandlot.backends.kubernetes.preflight.resolving import resolved
 from sandlot.backends.kubernetes.reaper import Reaper
 from sandlot.backends.kubernetes.retrying import insist
 from sandlot.backends.kubernetes.starting import Start, drop
+from sandlot.backends.kubernetes.suspects import Suspects
 from sandlot.backends.kubernetes.watching import PodWatch, Roster, Tracked
 from sandlot.connection import Connection
-from sandlot.errors import CleanupFailed, Closed, SandboxFileExists, SandboxGone, SandlotError, Unsupported
+from sandlot.errors import CleanupFailed, Closed, Infrastructure, SandboxFileExists, SandboxGone, SandlotError, Unsupported
 from sandlot.spec import Spec
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Running:
     start: Start
     links: Links
     options: ClusterOptions
+    suspects: Suspects
     tasks: tuple[asyncio.Task[None], ...]
     pid: int
 
@@ -115,7 +117,7 @@ class KubernetesBackend:
         )
         start = Start(api, namespace, options, links)
         leases = SandboxLeases(api, namespace, self.client)
-        return _Running(api, namespace, lease, leases, roster, start, links, options, tasks, os.getpid())
+        return _Running(api, namespace, lease, leases, roster, start, links, options, Suspects(), tasks, os.getpid())
 
     async def aclose(self) -> None:
         """Delete every attached sandbox of this client, then its Lease; leased sandboxes live on. Idempotent.
@@ -168,7 +170,7 @@ class KubernetesBackend:
             self._forget(state, name)
             raise SandboxFileExists(f"there is a pod named {name!r} already") from error
         accepted_s = clock()
-        connection = await state.start.first_link(tracked)
+        connection = await _linked(state, tracked)
         tracked.usable = True
         return Opened(connection, _spans(tracked, asked_s, accepted_s, clock()))
 
@@ -193,6 +195,7 @@ class KubernetesBackend:
             client=self.client,
             lease=lease,
             mark=secrets.token_hex(8),
+            avoid=state.suspects.names(asyncio.get_running_loop().time()),
             environment=environment,
         )
 
@@ -293,6 +296,19 @@ class KubernetesBackend:
     def _forget(self, state: _Running, name: str) -> None:
         state.links.forget(name)
         state.roster.forget(name)
+
+
+async def _linked(state: _Running, tracked: Tracked) -> Connection:
+    """Its first link; which node was to blame when there is none is remembered."""
+    try:
+        connection = await state.start.first_link(tracked)
+    except Infrastructure:
+        if tracked.node:
+            state.suspects.failed(tracked.node, asyncio.get_running_loop().time())
+        raise
+    if tracked.node:
+        state.suspects.started(tracked.node)
+    return connection
 
 
 async def _post(state: _Running, request: PodRequest, body: bytes) -> None:

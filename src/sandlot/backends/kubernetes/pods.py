@@ -18,6 +18,7 @@ from sandlot.backends.base import Grant
 from sandlot.backends.kubernetes import merging, naming
 from sandlot.backends.kubernetes.objects import OwnerReference
 from sandlot.backends.kubernetes.options import ClusterOptions
+from sandlot.backends.kubernetes.suspects import avoiding
 from sandlot.errors import BadRequest, LimitUnenforceable
 from sandlot.podoptions import thawed
 from sandlot.spec import Spec
@@ -52,6 +53,8 @@ class PodRequest:
     """The Lease that the pod belongs to: the cluster deletes what belongs to a Lease that is gone."""
     mark: str
     """A random word of this create."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that shall rather not have it."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the daemon needs for its link. Holds a secret."""
 
@@ -123,7 +126,7 @@ def _pod_spec(request: PodRequest, options: ClusterOptions) -> Json:
     asked: Json = {
         "nodeSelector": wanted.node_selector,
         "tolerations": wanted.tolerations,
-        "affinity": wanted.affinity,
+        "affinity": avoiding(wanted.affinity, request.avoid),
         "runtimeClassName": wanted.runtime_class,
         "imagePullSecrets": [{"name": name} for name in wanted.pull_secrets],
         "serviceAccountName": wanted.service_account,

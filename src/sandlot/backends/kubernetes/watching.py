@@ -55,6 +55,11 @@ class Tracked:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with each change; whoever waits clears it before."""
 
+    @property
+    def node(self) -> str | None:
+        """Where it was put, once that is known."""
+        return None if self.pod is None else self.pod.spec.node_name
+
     def changed(self) -> None:
         """Wake whoever waits."""
         self.news.set()

@@ -260,6 +260,30 @@ async def test_stuck_pod_is_asked_for_its_events() -> None:
             await creating
 
 
+async def test_what_failed_on_a_node_is_tried_elsewhere_next() -> None:
+    """The next pod wishes for another node; one that starts there all the same clears its name."""
+
+    def wishes() -> list[str]:
+        affinity = w.cluster.pods["box"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+        terms = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+        return [node for term in terms for field in term["preference"]["matchFields"] for node in field["values"]]
+
+    async with world() as w:
+        w.runs = False
+        creating = asyncio.create_task(w.backend.create("box", SPEC, Grant()))
+        await until(lambda: "box" in w.cluster.pods)
+        assert wishes() == []
+        await w.cluster.set_status("box", node="n1", phase="Failed", reason="OutOfcpu")
+        with pytest.raises(errors.Capacity):
+            await creating
+        await w.backend.delete("box")
+        creating = asyncio.create_task(w.backend.create("box", SPEC, Grant()))
+        await until(lambda: "box" in w.cluster.pods)
+        assert wishes() == ["n1"]
+        await w.cluster.run("box")
+        await creating
+
+
 async def test_link_that_breaks_with_its_pod_tells_the_pods_reason() -> None:
     """The status is a moment behind the link."""
     async with world() as w:
