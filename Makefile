@@ -15,10 +15,10 @@ CLUSTER_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup system daemon demo test test-rust test-python lint bench lock clean cluster-up cluster-down cluster-status
+.PHONY: help setup system daemon demo test test-rust test-python lint bench bench-cluster lock clean cluster-up cluster-down cluster-status
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: system $(STAMPS)/install daemon ## everything a fresh machine needs: system packages, .venv, the daemon
 
@@ -62,6 +62,15 @@ lint: setup ## formatting, types, layers, clippy
 	@$(BIN)/lint-imports --no-cache >$(STAMPS)/layers.log || { cat $(STAMPS)/layers.log; exit 1; }
 	@cd daemon && cargo fmt --check && cargo clippy -q --locked --all-targets -- -D warnings
 	@echo "lint: clean"
+
+# Another cluster than the one that make cluster-up starts: KUBECONFIG=... make bench-cluster
+bench-cluster: setup cluster-up ## bursts, commands and pools on a cluster, each beside its floor
+	@cd daemon && cargo build -q --release --locked --example fleet
+	@$(BIN)/sandlot bench burst --kubernetes --fake-nodes --requests 1000
+	@$(BIN)/sandlot bench burst --kubernetes --fake-nodes --requests 1000 --connect dial-out
+	@$(BIN)/sandlot bench burst --kubernetes --requests 100
+	@$(BIN)/sandlot bench exec --kubernetes
+	@$(BIN)/sandlot bench pool --kubernetes
 
 bench: setup ## the four measurements of this machine, each beside its floor
 	@for one in noop create density reset; do $(BIN)/sandlot bench $$one; done

@@ -21,7 +21,7 @@ def _on_cluster(command: _Command) -> _Command:
     """Options of every benchmark on a cluster."""
     for option in (
         click.option("--advertise", default="127.0.0.1", show_default=True, help="This machine, as the cluster's pods see it."),
-        click.option("--image", default="busybox:1", show_default=True, help="Task image; it needs a shell and sleep."),
+        click.option("--image", default="busybox:1", show_default=True, help="Task image, with a shell and sleep; dir: too."),
         click.option("--kubernetes", is_flag=True, required=True, help="On the cluster that the kubeconfig names."),
     ):
         command = option(command)

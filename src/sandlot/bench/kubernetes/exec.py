@@ -15,6 +15,7 @@ import msgspec
 
 import sandlot
 from sandlot.backends.kubernetes.options import ClusterOptions, Connect
+from sandlot.backends.kubernetes.publishing.publisher import is_published
 from sandlot.bench.kubernetes import pods
 from sandlot.bench.kubernetes.access import session
 from sandlot.bench.kubernetes.burst import LEFT_S
@@ -78,7 +79,7 @@ async def measure(commands: Commands, progress: Callable[[str], None]) -> Table:
     images = await published(commands.image, "real")
     async with session(4) as opened, namespace(opened, name := f"sandlot-bench-{time.time_ns():x}"):
         async with AsyncExitStack() as stack:
-            runs = {LOCAL: await stack.enter_async_context(_local())}
+            runs = {LOCAL: await stack.enter_async_context(_local(commands.image))}
             for way in WAYS:
                 progress(f"a pod for {way}")
                 box = await stack.enter_async_context(_pod(commands, images, name, way))
@@ -123,8 +124,10 @@ def _left_row(left: dict[str, list[str]]) -> Row:
 
 # --- ways -------------------------------------------------------------------------------------------------------------
 @asynccontextmanager
-async def _local() -> AsyncIterator[Run]:
-    async with sandlot.local() as provider, await provider.create(Spec(image="host")) as box:
+async def _local(image: str) -> AsyncIterator[Run]:
+    """The same image where this machine has it, so that the same shell answers; else its own system."""
+    wanted = Spec(image="host" if is_published(image) else image)
+    async with sandlot.local() as provider, await provider.create(wanted) as box:
         yield _through(box)
 
 
@@ -157,7 +160,7 @@ def _streamed(opened: aiohttp.ClientSession, name: str, pod: str) -> Run:
         async with opened.ws_connect(path, protocols=[_PROTOCOL], max_msg_size=0) as stream:
             async for message in stream:
                 if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == bytes([_STATUS]):
-                    return _code(message.data[1:])
+                    return code_of(message.data[1:])
         raise DaemonFault(f"an exec stream of the API server ended without a status (command {number})")
 
     return run
@@ -178,7 +181,7 @@ class _Status(msgspec.Struct):
     details: _Details = msgspec.field(default_factory=_Details)
 
 
-def _code(status: bytes) -> int:
+def code_of(status: bytes) -> int:
     """The exit code in the `Status` object that ends a stream."""
     said = msgspec.json.decode(status, type=_Status)
     if said.status == "Success":

@@ -93,16 +93,18 @@ async def fleet(session: aiohttp.ClientSession, namespace: str, program: Path) -
 
 
 def built_fleet() -> Path:
-    """The program, as built in this checkout.
+    """The program, as built last in this checkout.
 
     Raises:
         Unsupported: it is not built, or this is no checkout.
     """
-    crate = Path(__file__).parents[4] / "daemon"
-    for profile in ("release", "thin"):
-        if (program := crate / "target" / profile / "examples" / "fleet").exists():
-            return program
-    raise Unsupported("the fake fleet is not built", hint="in a checkout: cd daemon && cargo build --release --example fleet")
+    target = Path(__file__).parents[4] / "daemon" / "target"
+    found = [path for profile in ("release", "thin") for path in target.glob(f"*/{profile}/examples/fleet")]
+    if not found:
+        raise Unsupported(
+            "the fake fleet is not built", hint="in a checkout: cd daemon && cargo build --release --example fleet"
+        )
+    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def lines(events: Iterable[bytes]) -> bytes:
