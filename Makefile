@@ -15,10 +15,12 @@ CLUSTER_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup system daemon demo test test-rust test-python lint bench bench-cluster lock clean cluster-up cluster-down cluster-status
+.PHONY: help setup system daemon demo demo-kubernetes test test-rust test-python lint bench bench-cluster lock clean
+.PHONY: cluster-up cluster-down cluster-status
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s
+", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: system $(STAMPS)/install daemon ## everything a fresh machine needs: system packages, .venv, the daemon
 
@@ -46,6 +48,9 @@ $(STAMPS)/install: $(STAMPS)/packages pyproject.toml hatch_build.py | daemon
 
 demo: setup ## the main job: rollouts on real tasks, and their result
 	@$(BIN)/python examples/demo.py --out $(DEMO_OUT)
+
+demo-kubernetes: setup cluster-up ## the same on a real Kubernetes on this machine (or yours: examples/demo.py --kubernetes)
+	@$(BIN)/python examples/demo.py --out $(DEMO_OUT) --kubernetes
 
 test: lint test-rust test-python ## every check and every test
 

@@ -1,8 +1,9 @@
 """The main job, end to end: tasks from real releases, three yardsticks, and what must come out of them.
 
-    python examples/demo.py [--out FOLDER] [--per-task N]
+    python examples/demo.py [--out FOLDER] [--per-task N] [--kubernetes [--namespace NAME] [--registry HOST[:PORT]/PATH]]
 
-Every step is a `sandlot` command that is shown before it runs. Stopped and started again it goes on where it was.
+Every step is a `sandlot` command that is shown before it runs. Stopped and started again it goes on where it was. On a
+cluster the same table comes out: tasks are built here, on an image that is made here too, and published to its registry.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import base_image
+
 EXPECTED = {"gold": 1.0, "none": 0.0, "half": 0.0}
 RECIPES = Path(__file__).with_name("releases.jsonl")
 
@@ -24,17 +27,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     parser.add_argument("--per-task", type=int, default=4)
+    parser.add_argument("--kubernetes", action="store_true", help="run the rollouts in the kubeconfig's current cluster")
+    parser.add_argument("--namespace", help="of the sandboxes there")
+    parser.add_argument("--registry", help="where images are published to; default: the one that the cluster advertises")
     options = parser.parse_args()
-    tasks = options.out / "tasks"
-    _sandlot("tasks", "from-releases", "--list", str(RECIPES), "--out", str(tasks))
+    tasks, image, where = options.out / "tasks", [], []
+    if options.kubernetes:
+        base = options.out.absolute() / "base.tar"
+        base_image.make(base)
+        tasks, image = options.out / "tasks-for-clusters", ["--image", f"oci-archive:{base}"]
+        named = {"--namespace": options.namespace, "--registry": options.registry}
+        where = ["--kubernetes", *(word for option, value in named.items() if value for word in (option, value))]
+    _sandlot("tasks", "from-releases", "--list", str(RECIPES), "--out", str(tasks), *image)
     file = tasks / "tasks.jsonl"
     # Other tasks are another run: the folder's name says which these are.
-    runs = options.out / f"run-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"
+    runs = options.out / f"{'cluster-' * options.kubernetes}run-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"
     cores = os.cpu_count() or 1
     reports = {}
     for agent in EXPECTED:
         words = ("run", str(file), "--agent", agent, "--per-task", str(options.per_task), "--out", str(runs / agent))
-        reports[agent] = _sandlot(*words, "--concurrency", str(2 * cores), "--judges", str(cores))
+        reports[agent] = _sandlot(*words, "--concurrency", str(2 * cores), "--judges", str(cores), *where)
     return _compare(reports, wanted=sum(bool(line.strip()) for line in RECIPES.read_text().splitlines()))
 
 

@@ -84,6 +84,8 @@ def _configuration() -> Configuration:
 
 
 async def _from_kubeconfig(path: str, context: str | None) -> Credentials:
+    if not any(os.path.exists(one) for one in path.split(os.pathsep)):  # KUBECONFIG may name several
+        raise Unsupported(f"there is no kubeconfig {path}", hint="check --kubeconfig and KUBECONFIG")
     configuration = _configuration()
     from kubernetes_asyncio.config import load_kube_config
 
