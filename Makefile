@@ -19,8 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: cluster-up cluster-down cluster-status
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s
-", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: system $(STAMPS)/install daemon ## everything a fresh machine needs: system packages, .venv, the daemon
 
