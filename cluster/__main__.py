@@ -8,12 +8,15 @@ from types import FrameType
 import click
 
 from cluster import build, down, kubeconfig, needs, parts, starting, state, up
+from cluster.options import NODE_GRACE_S, Options
 from cluster.say import Say
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FAULTS = (up.UpError, build.BuildError, starting.StartError, needs.NeedError)
+_FAULTS = (up.UpError, build.BuildError, starting.StartError, needs.NeedError, state.ClaimError)
 
 _name = click.option("--name", default="main", show_default=True, help="Which cluster; several run side by side.")
+_runtimes = click.option("--runtimes", multiple=True, type=click.Choice(["gvisor"]), help="Container runtimes besides runc.")
+_policies = click.option("--policies/--no-policies", default=False, show_default=True, help="Enforce NetworkPolicies.")
 
 
 @click.group()
@@ -35,14 +38,15 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 @click.option(
     "--fake-nodes", default=0, show_default=True, type=click.IntRange(0, 5000), help="Nodes that only seem to run pods."
 )
-@click.option("--runtimes", multiple=True, type=click.Choice(["gvisor"]), help="Container runtimes besides runc.")
-@click.option("--policies/--no-policies", default=False, show_default=True, help="Enforce NetworkPolicies.")
+@_runtimes
+@_policies
+@click.option("--node-grace", default=NODE_GRACE_S, show_default=True, help="Seconds of silence after which a node is lost.")
 @click.option(
     "--merge/--no-merge", default=True, show_default=True, help="Put its context into your kubeconfig and make it current."
 )
-def up_(*, name: str, fake_nodes: int, runtimes: tuple[str, ...], policies: bool, merge: bool) -> None:
+def up_(*, name: str, fake_nodes: int, runtimes: tuple[str, ...], policies: bool, node_grace: int, merge: bool) -> None:
     """Build what is missing, start a cluster, wait until it takes pods. One that runs is left as it is."""
-    wanted = up.Wanted(name, fake_nodes, runtimes, policies, kubeconfig.users_file() if merge else None)
+    wanted = up.Wanted(name, fake_nodes, Options(runtimes, policies, node_grace), kubeconfig.users_file() if merge else None)
     try:
         up.up(wanted, Say())
     except _FAULTS as error:
@@ -50,14 +54,14 @@ def up_(*, name: str, fake_nodes: int, runtimes: tuple[str, ...], policies: bool
 
 
 @main.command("build")
-@click.option("--runtimes", multiple=True, type=click.Choice(["gvisor"]))
-@click.option("--policies/--no-policies", default=False)
+@_runtimes
+@_policies
 def build_(*, runtimes: tuple[str, ...], policies: bool) -> None:
     """Only build what `up` with these options needs."""
-    say = Say()
+    say, options = Say(), Options(runtimes, policies)
     try:
-        needs.provide(say)
-        build.build(parts.parts(runtimes, policies=policies), say)
+        needs.provide(options, say)
+        build.build(parts.parts(options), say)
     except _FAULTS as error:
         raise click.ClickException(str(error)) from error
     say("all parts are built")

@@ -173,7 +173,12 @@ def _etcd(part: GoPart, made: Path) -> None:
     (made / "bin" / "server").replace(made / "bin" / "etcd")
 
 
-_EXTRAS = {"pause": _pause, "stages": _stages, "etcd": _etcd}
+def _gvisor(part: GoPart, made: Path) -> None:
+    """containerd finds a shim by its name."""
+    (made / "bin" / "shim").replace(made / "bin" / "containerd-shim-runsc-v1")
+
+
+_EXTRAS = {"pause": _pause, "stages": _stages, "etcd": _etcd, "gvisor": _gvisor}
 
 
 def _unpack(part: DebianPart, made: Path, scratch: Path, say: Say) -> None:

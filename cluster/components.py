@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.layout import REAL_LABEL, REAL_NODE, Layout
+from cluster.options import Options
 from cluster.tools import Tools
-
-NODE_GRACE_S = 3600
-"""How long a node may miss heartbeats. With the usual 50 s fake nodes are called lost whenever the machine is busy."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Component:
     """Whether it lives in the node's mount namespace."""
 
 
-def components(layout: Layout, tools: Tools) -> tuple[Component, ...]:
+def components(layout: Layout, tools: Tools, options: Options) -> tuple[Component, ...]:
     """All of them, in the order in which they start; they stop in the reverse order."""
     return (
         _holder(layout),
@@ -34,10 +32,11 @@ def components(layout: Layout, tools: Tools) -> tuple[Component, ...]:
         _containerd(layout, tools),
         _registry(layout, tools),
         _apiserver(layout, tools),
-        _controller_manager(layout, tools),
+        _controller_manager(layout, tools, options),
         _scheduler(layout, tools),
         _kubelet(layout, tools),
-        _kwok(layout, tools),
+        _kwok(layout, tools, options),
+        *([_policies(layout, tools)] if options.policies else []),
     )
 
 
@@ -122,13 +121,11 @@ def _apiserver(layout: Layout, tools: Tools) -> Component:
         "--delete-collection-workers=16",
         "--event-ttl=10m",
         "--profiling=false",
-        # Asked for by kwok's watches from version 0, and refused with etcd 3.4: kwok would see pods a minute late.
-        "--feature-gates=WatchList=false",
     )
     return Component("apiserver", argv, f"{layout.server}/readyz", after=("etcd",))
 
 
-def _controller_manager(layout: Layout, tools: Tools) -> Component:
+def _controller_manager(layout: Layout, tools: Tools, options: Options) -> Component:
     argv = (
         str(tools.path("kube-controller-manager")),
         f"--kubeconfig={layout.config}/controller-manager.kubeconfig",
@@ -140,7 +137,7 @@ def _controller_manager(layout: Layout, tools: Tools) -> Component:
         "--leader-elect=false",
         "--kube-api-qps=300",
         "--kube-api-burst=500",
-        f"--node-monitor-grace-period={NODE_GRACE_S}s",
+        f"--node-monitor-grace-period={options.node_grace_s}s",
     )
     address = f"https://127.0.0.1:{layout.controller_manager_port}/healthz"
     return Component("controller-manager", argv, address, after=("apiserver",))
@@ -169,7 +166,7 @@ def _kubelet(layout: Layout, tools: Tools) -> Component:
     return Component("kubelet", argv, address, after=("containerd", "apiserver"), in_node=True)
 
 
-def _kwok(layout: Layout, tools: Tools) -> Component:
+def _kwok(layout: Layout, tools: Tools, options: Options) -> Component:
     argv = (
         str(tools.path("kwok")),
         f"--kubeconfig={layout.kubeconfig}",
@@ -178,8 +175,23 @@ def _kwok(layout: Layout, tools: Tools) -> Component:
         "--manage-nodes-with-label-selector=type=kwok",
         f"--cidr={layout.fake_pods}",
         "--node-ip=127.0.0.1",
-        f"--node-lease-duration-seconds={NODE_GRACE_S - 600}",
+        f"--node-lease-duration-seconds={options.node_grace_s * 3 // 4}",
         f"--server-address=127.0.0.1:{layout.kwok_port}",
         "-v=ERROR",
     )
     return Component("kwok", argv, f"http://127.0.0.1:{layout.kwok_port}/healthz", after=("apiserver",))
+
+
+def _policies(layout: Layout, tools: Tools) -> Component:
+    """The part of kube-router that turns NetworkPolicies into rules of this machine's firewall."""
+    argv = (
+        str(tools.path("kube-router")),
+        f"--kubeconfig={layout.kubeconfig}",
+        f"--hostname-override={REAL_NODE}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        f"--service-cluster-ip-range={layout.services}",
+        f"--health-port={layout.policies_port}",
+    )
+    return Component("policies", argv, f"http://127.0.0.1:{layout.policies_port}/healthz", after=("kubelet",))

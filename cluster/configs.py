@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.layout import Layout
+from cluster.options import Options
 from cluster.tools import Tools
 
 PAUSE_IMAGE = "sandlot.dev/pause:1"
@@ -14,14 +15,16 @@ PAUSE_IMAGE = "sandlot.dev/pause:1"
 _CAP_SYS_RESOURCE = 1 << 24
 
 
-def write(layout: Layout, tools: Tools, runtimes: tuple[str, ...]) -> None:
+def write(layout: Layout, tools: Tools, options: Options) -> None:
     """All of them, into `layout.config`."""
     top = layout.config
     _dump(top / "kubelet.json", _kubelet(layout))
     _dump(top / "scheduler.json", _scheduler(layout))
     _dump(top / "registry.json", _registry(layout))
     _dump(_made(top / "cni") / "10-sandlot.conflist", _network(layout))
-    (top / "containerd.toml").write_text(_containerd(layout, tools, runtimes))
+    (top / "containerd.toml").write_text(_containerd(layout, tools, options))
+    if "gvisor" in options.runtimes:
+        (top / "runsc.toml").write_text(_runsc(tools))
     _made(top / "certs.d" / layout.registry).joinpath("hosts.toml").write_text(f'server = "http://{layout.registry}"\n')
     for who in ("controller-manager", "scheduler", "kubelet", "admin"):
         _dump(layout.kubeconfig if who == "admin" else top / f"{who}.kubeconfig", kubeconfig(layout, who))
@@ -140,7 +143,7 @@ def _network(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _containerd(layout: Layout, tools: Tools, runtimes: tuple[str, ...]) -> str:
+def _containerd(layout: Layout, tools: Tools, options: Options) -> str:
     text = f"""
 version = 4
 root = "{layout.top}/containerd/root"
@@ -190,16 +193,27 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "{tools.path("runc")}"
 SystemdCgroup = false
 """
-    if "gvisor" in runtimes:
+    if "gvisor" in options.runtimes:
         text += f"""
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvisor]
 runtime_type = "io.containerd.runsc.v1"
 runtime_path = "{tools.path("containerd-shim-runsc-v1")}"
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvisor.options]
+TypeUrl = "io.containerd.runsc.v1.options"
 ConfigPath = "{layout.config}/runsc.toml"
 """
     return text.lstrip()
+
+
+def _runsc(tools: Tools) -> str:
+    """systrap is the platform that works everywhere, within virtual machines too."""
+    return f"""
+binary_name = "{tools.path("runsc")}"
+
+[runsc_config]
+platform = "systrap"
+""".lstrip()
 
 
 def _toml(value: bool) -> str:

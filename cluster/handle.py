@@ -167,7 +167,7 @@ class Cluster:
 
     def _component(self, found: State, tools: Tools, name: str) -> Component:
         """Its own description, free of what must run before it: a test may have stopped that on purpose."""
-        one = next(one for one in components(found.layout, tools) if one.name == name)
+        one = next(one for one in components(found.layout, tools, found.options) if one.name == name)
         return Component(one.name, one.argv, one.answers, in_node=one.in_node)
 
     def _send(self, component: str, signum: signal.Signals) -> None:

@@ -80,6 +80,10 @@ class Layout:
         return self.port(8)
 
     @property
+    def policies_port(self) -> int:
+        return self.port(9)
+
+    @property
     def server(self) -> str:
         return f"https://127.0.0.1:{self.api_port}"
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from cluster.options import Options
 from cluster.say import Say
 
 
@@ -29,14 +30,17 @@ _NEEDS = (
     _Need(("util-linux",), ("nsenter", "--version")),
 )
 
+_FOR_POLICIES = (_Need(("iptables",), ("iptables", "--version")), _Need(("ipset",), ("ipset", "version")))
 
-def provide(say: Say) -> None:
+
+def provide(options: Options, say: Say) -> None:
     """Install what is missing; nothing when nothing is. None of it is a service.
 
     Raises:
         NeedError: not root, no apt-get, or it failed.
     """
-    missing = [package for need in _NEEDS if not _there(need.check) for package in need.packages]
+    needs = [*_NEEDS, *(_FOR_POLICIES if options.policies else ())]
+    missing = [package for need in needs if not _there(need.check) for package in need.packages]
     if not missing:
         return
     names = " ".join(missing)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cluster import readiness
 from cluster.layout import Layout
 
 
@@ -37,11 +36,10 @@ def make_bridge(layout: Layout) -> None:
 def remove_bridge(layout: Layout) -> None:
     """Remove this cluster's bridge and what hangs on it; another cluster's of the same name stays.
 
-    The ends of pods go by themselves, a moment after the last process of a pod; those that do not are removed.
+    The ends of pods go by themselves, too, but seconds after a pod's last process when the machine is busy.
     """
     if not is_ours(layout):
         return
-    readiness.wait_until(lambda: not ports_of(layout), timeout_s=10.0, check=lambda: None)
     for device in [*ports_of(layout), layout.bridge]:
         with suppress(subprocess.CalledProcessError):  # gone in this moment
             _ip("link", "delete", device)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.options import Options
+
 GO = Path(__file__).with_name("go")
 
 
@@ -43,6 +45,8 @@ CONTAINERD = GoPart(
 ETCD = GoPart("etcd", extra=("etcd",))
 RUNC = GoPart("runc", ("main.version={github.com/opencontainers/runc}",), tags="seccomp", cgo=True)
 KWOK = GoPart("kwok", ("sigs.k8s.io/kwok/pkg/consts.Version=v{sigs.k8s.io/kwok}",), extra=("stages",))
+GVISOR = GoPart("gvisor", extra=("gvisor",))
+POLICIES = GoPart("policies")
 DEBIAN = DebianPart(
     "debian",
     (
@@ -54,7 +58,7 @@ DEBIAN = DebianPart(
 Part = GoPart | DebianPart
 
 
-def parts(runtimes: tuple[str, ...], *, policies: bool) -> tuple[Part, ...]:
+def parts(options: Options) -> tuple[Part, ...]:
     """What a cluster with these options needs."""
-    del runtimes, policies
-    return (DEBIAN, KUBERNETES, ETCD, CONTAINERD, RUNC, KWOK)
+    usual = (DEBIAN, KUBERNETES, ETCD, CONTAINERD, RUNC, KWOK)
+    return usual + (GVISOR,) * ("gvisor" in options.runtimes) + (POLICIES,) * options.policies

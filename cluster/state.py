@@ -7,14 +7,19 @@ import secrets
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cluster import network
 from cluster.layout import SLOTS, Layout, state_root
+from cluster.options import USUAL, Options
 from cluster.processes import Identity
 
 _LOCKS = Path("/run/sandlot-cluster")
+
+
+class ClaimError(Exception):
+    """This machine has no room for one more cluster."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,7 @@ class State:
     boot: str
     """The boot it was started in: pids, start times and mounts mean nothing in another."""
 
-    runtimes: tuple[str, ...] = ()
-    policies: bool = False
+    options: Options = USUAL
     parts: dict[str, str] = field(default_factory=dict)
     """Where each built part lies."""
 
@@ -49,8 +53,7 @@ class State:
             "slot": self.layout.slot,
             "uid": self.layout.uid,
             "boot": self.boot,
-            "runtimes": list(self.runtimes),
-            "policies": self.policies,
+            "options": asdict(self.options),
             "parts": self.parts,
             "processes": {name: [one.pid, one.started] for name, one in self.processes.items()},
             "merged_into": self.merged_into,
@@ -75,8 +78,7 @@ def load(name: str) -> State | None:
     return State(
         layout=Layout(value["name"], value["slot"], value["uid"], top),
         boot=value["boot"],
-        runtimes=tuple(value["runtimes"]),
-        policies=value["policies"],
+        options=Options(**value["options"] | {"runtimes": tuple(value["options"]["runtimes"])}),
         parts=value["parts"],
         processes={name: Identity(pid, started) for name, (pid, started) in value["processes"].items()},
         merged_into=value["merged_into"],
@@ -102,26 +104,30 @@ def lock(what: str) -> Iterator[None]:
         os.close(handle)
 
 
-def claim(name: str, *, runtimes: tuple[str, ...], policies: bool) -> State:
+def claim(name: str, options: Options) -> State:
     """Take a free slot for a new cluster: its state file and its bridge, which is the mark other clusters see.
 
     Raises:
-        RuntimeError: all slots are taken, or other programs hold their ports.
+        ClaimError: all slots are taken, or another cluster enforces policies, or the kernel makes no bridge.
     """
     root = state_root()
     with lock("slots"):
         root.mkdir(parents=True, exist_ok=True)
-        taken = {state.layout.slot for one in names() if (state := load(one)) is not None}
+        others = [found for one in names() if (found := load(one)) is not None]
+        enforcing = [found.layout.name for found in others if found.options.policies]
+        if options.policies and enforcing:
+            raise ClaimError(f"{enforcing[0]} enforces policies already, and only one cluster can: the rules are the machine's")
+        taken = {found.layout.slot for found in others}
         for slot in range(SLOTS):
             layout = Layout(name, slot, secrets.token_hex(6), root / name)
             if slot in taken or network.exists(layout.bridge) or not network.ports_free(layout.ports):
                 continue
             layout.top.mkdir(mode=0o711, exist_ok=True)
-            state = State(layout, boot_id(), runtimes, policies)
+            state = State(layout, boot_id(), options)
             state.save()
             try:
                 network.make_bridge(layout)
             except subprocess.CalledProcessError as error:
-                raise RuntimeError(f"no bridge {layout.bridge}: {error.stderr.strip()}") from error
+                raise ClaimError(f"no bridge {layout.bridge}: {error.stderr.strip()}") from error
             return state
-    raise RuntimeError(f"all {SLOTS} slots for clusters are taken (`python -m cluster status` lists them)")
+    raise ClaimError(f"all {SLOTS} slots for clusters are taken (`python -m cluster status` lists them)")

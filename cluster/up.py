@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster import advertising, build, certs, cgroups, configs, images, kubeconfig, needs, nodes, parts, state
+from cluster.api import Api
 from cluster.components import components
 from cluster.down import take_down
-from cluster.layout import Layout
+from cluster.layout import REAL_LABEL, Layout
+from cluster.options import USUAL, Options
 from cluster.say import Say
 from cluster.starting import Starter, make_directories
 from cluster.state import State
@@ -26,12 +28,7 @@ class Wanted:
 
     name: str = "main"
     fake_nodes: int = 0
-    runtimes: tuple[str, ...] = ()
-    """Besides runc: `gvisor`."""
-
-    policies: bool = False
-    """Whether NetworkPolicies are enforced."""
-
+    options: Options = USUAL
     merge_into: Path | None = None
     """A kubeconfig of the user's that gets the cluster's context, made current; None for none."""
 
@@ -40,13 +37,13 @@ def up(wanted: Wanted, say: Say) -> State:
     """Bring it up and wait until it takes pods. A cluster that runs is left as it is, save fake nodes that it lacks.
 
     Raises:
-        UpError, build.BuildError, starting.StartError: see there; nothing is left running.
+        UpError, needs.NeedError, build.BuildError, state.ClaimError, starting.StartError: see there; nothing is left running.
         KeyboardInterrupt: the same.
     """
     if os.geteuid() != 0:
         raise UpError("a cluster needs root: it makes cgroups, namespaces and a bridge")
-    needs.provide(say)
-    tools = build.build(parts.parts(wanted.runtimes, policies=wanted.policies), say)
+    needs.provide(wanted.options, say)
+    tools = build.build(parts.parts(wanted.options), say)
     with state.lock(f"cluster-{wanted.name}"):
         old = state.load(wanted.name)
         if old is not None and runs(old):
@@ -63,8 +60,8 @@ def runs(found: State) -> bool:
 
 
 def _extend(old: State, wanted: Wanted, say: Say) -> State:
-    if not set(wanted.runtimes) <= set(old.runtimes) or (wanted.policies and not old.policies):
-        raise UpError(f"{wanted.name} runs without what is asked for now: take it down first")
+    if not old.options.covers(wanted.options):
+        raise UpError(f"{wanted.name} runs with other options than are asked for now: take it down first")
     nodes.add_fake_nodes(old.layout, wanted.fake_nodes)
     nodes.wait_usable(old.layout, wanted.fake_nodes, lambda: None)
     say(f"{wanted.name}: runs already, {_where(old.layout)}")
@@ -72,7 +69,7 @@ def _extend(old: State, wanted: Wanted, say: Say) -> State:
 
 
 def _bring_up(wanted: Wanted, tools: Tools, say: Say) -> State:
-    claimed = state.claim(wanted.name, runtimes=wanted.runtimes, policies=wanted.policies)
+    claimed = state.claim(wanted.name, wanted.options)
     claimed = replace(claimed, parts={name: str(path) for name, path in tools.parts.items()})
     claimed.save()
     starter = Starter(claimed, tools, say)
@@ -92,10 +89,11 @@ def _start(starter: Starter, wanted: Wanted) -> None:
     make_directories(layout)
     cgroups.create(layout.cgroup)
     certs.write(layout)
-    configs.write(layout, tools, wanted.runtimes)
+    configs.write(layout, tools, wanted.options)
     say(f"{layout.name}: certificates and configuration written")
-    starter.start_all(components(layout, tools))
+    starter.start_all(components(layout, tools, wanted.options))
     _import_pause(layout, tools)
+    _add_runtime_classes(layout, wanted.options)
     nodes.add_fake_nodes(layout, wanted.fake_nodes)
     nodes.wait_usable(layout, wanted.fake_nodes, starter.check)
     say(f"{layout.name}: {1 + wanted.fake_nodes} nodes ready")
@@ -107,6 +105,13 @@ def _start(starter: Starter, wanted: Wanted) -> None:
         kubeconfig.add(tools.path("kubectl"), wanted.merge_into, configs.kubeconfig(layout, "admin"))
     starter.state = replace(starter.state, ready=True)
     starter.state.save()
+
+
+def _add_runtime_classes(layout: Layout, options: Options) -> None:
+    with Api(layout.server, layout.pki) as api:
+        for name in options.runtimes:
+            value = {"metadata": {"name": name}, "handler": name, "scheduling": {"nodeSelector": {REAL_LABEL: "real"}}}
+            api.ensure("/apis/node.k8s.io/v1/runtimeclasses", value)
 
 
 def _import_pause(layout: Layout, tools: Tools) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster, build, down, images, parts, running, state, up
+from cluster.options import USUAL
 from cluster.processes import Identity, identify
 from cluster.say import Say
 
@@ -18,9 +19,9 @@ _COLD_S = 1800  # the first test may wait for the build of Kubernetes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of this directory may have to wait for the build."""
+    """Those that bring up a cluster may have to wait for the build."""
     for item in items:
-        if _HERE in item.path.parents:
+        if _HERE in item.path.parents and "able" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(_COLD_S))
             item.add_marker(pytest.mark.slow)
 
@@ -30,7 +31,7 @@ def able() -> None:
     """Whether this machine can have a cluster: it makes cgroups, namespaces and a bridge, and builds its parts."""
     if os.geteuid() != 0:
         pytest.skip("a cluster needs root")
-    if (lacking := build.obstacle(parts.parts((), policies=False))) is not None:
+    if (lacking := build.obstacle(parts.parts(USUAL))) is not None:
         pytest.skip(f"a cluster cannot be built: {lacking}")
 
 

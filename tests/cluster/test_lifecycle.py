@@ -11,6 +11,7 @@ import cluster.components
 from cluster import down, kubeconfig, running, state, up
 from cluster.components import Component
 from cluster.layout import Layout
+from cluster.options import Options
 from cluster.say import Say
 from cluster.starting import StartError
 from cluster.tools import Tools
@@ -114,9 +115,9 @@ def test_a_component_that_ends_is_told_with_its_log(monkeypatch: pytest.MonkeyPa
     layouts: list[Layout] = []
     broken = Component("broken", ("/bin/sh", "-c", "echo out of tea >&2; exit 3"), "file:/nonexistent", after=("etcd",))
 
-    def with_broken(layout: Layout, tools: Tools) -> tuple[Component, ...]:
+    def with_broken(layout: Layout, tools: Tools, options: Options) -> tuple[Component, ...]:
         layouts.append(layout)
-        return (*cluster.components.components(layout, tools), broken)
+        return (*cluster.components.components(layout, tools, options), broken)
 
     monkeypatch.setattr(up, "components", with_broken)
     with pytest.raises(StartError, match=r"broken has ended\n  out of tea"):
