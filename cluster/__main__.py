@@ -7,12 +7,12 @@ from types import FrameType
 
 import click
 
-from cluster import build, down, kubeconfig, needs, parts, starting, state, up
+from cluster import build, down, kubeconfig, needs, parts, starting, state, toolrun, up
 from cluster.options import NODE_GRACE_S, Options
 from cluster.say import Say
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FAULTS = (up.UpError, build.BuildError, starting.StartError, needs.NeedError, state.ClaimError)
+_FAULTS = (up.UpError, toolrun.BuildError, starting.StartError, needs.NeedError, state.ClaimError)
 
 _name = click.option("--name", default="main", show_default=True, help="Which cluster; several run side by side.")
 _runtimes = click.option("--runtimes", multiple=True, type=click.Choice(["gvisor"]), help="Container runtimes besides runc.")

@@ -2,26 +2,21 @@
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
-import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
+from cluster import debian, golang
 from cluster.parts import DebianPart, GoPart, Part
 from cluster.say import Say
+from cluster.toolrun import BuildError
 from cluster.tools import Tools
 
-_PROGRESS_S = 15.0
-_RECIPE = "1"  # counts up when this file builds differently from the same sources
-
-
-class BuildError(Exception):
-    """A part could not be built; the text has the end of what the tool said."""
+_RECIPE = "1"  # counts up when the same sources are built differently
 
 
 def cache_root() -> Path:
@@ -66,13 +61,19 @@ def obstacle(parts: Sequence[Part]) -> str | None:
     return None
 
 
+def is_built(parts: Sequence[Part]) -> bool:
+    """Whether the cache has all of them."""
+    return all(_target(part).exists() for part in parts)
+
+
 def _target(part: Part) -> Path:
     return cache_root() / f"{part.name}-{fingerprint(part)}"
 
 
 def fingerprint(part: Part) -> str:
     """Of everything that decides what is built, save the compiler."""
-    found = hashlib.sha256(f"{_RECIPE} {part!r}".encode())
+    told = {one.name: value for one in fields(part) if (value := getattr(part, one.name)) != one.default}
+    found = hashlib.sha256(f"{_RECIPE} {told}".encode())
     if isinstance(part, GoPart):
         for path in sorted(part.source.iterdir()):
             found.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -95,110 +96,6 @@ def _one_builder(path: Path, name: str, say: Say) -> Iterator[None]:
 
 def _make(part: Part, made: Path, scratch: Path, say: Say) -> None:
     if isinstance(part, DebianPart):
-        _unpack(part, made, scratch, say)
-        return
-    _compile(part, made, say)
-    for extra in part.extra:
-        _EXTRAS[extra](part, made)
-
-
-def _compile(part: GoPart, made: Path, say: Say) -> None:
-    stamps = "".join(f" -X {_stamped(part, one)}" for one in part.stamps)
-    words = ["nice", "-n", "10", "go", "build", "-v", "-mod=readonly", "-buildvcs=false", "-trimpath",
-             f"-tags={part.tags}", f"-ldflags=-s -w{stamps}", "-o", f"{made}/bin/", "tool"]  # fmt: skip
-    _run_long(words, part, say)
-
-
-def _run_long(words: Sequence[str], part: GoPart, say: Say) -> None:
-    """Run it, saying now and then how many packages it has done."""
-    say(f"{part.name}: building")
-    env = {**os.environ, "CGO_ENABLED": str(int(part.cgo)), "GOFLAGS": "", "GOWORK": "off"}
-    lines: list[str] = []
-    with subprocess.Popen(words, cwd=part.source, env=env, stderr=subprocess.PIPE, text=True) as running:
-        finished = threading.Event()
-        teller = threading.Thread(target=_tell, args=(finished, part.name, lines, say))
-        teller.start()
-        try:
-            lines.extend(running.stderr or ())
-        finally:
-            finished.set()
-            teller.join()
-    if running.returncode:
-        raise BuildError(f"{part.name}: go build failed\n{''.join(lines[-20:])}")
-    say(f"{part.name}: built")
-
-
-def _tell(finished: threading.Event, name: str, lines: Sequence[str], say: Say) -> None:
-    while not finished.wait(_PROGRESS_S):
-        say(f"{name}: {len(lines)} steps done")
-
-
-def _stamped(part: GoPart, template: str) -> str:
-    """`variable=value` with the version, without its `v`, of the module in braces."""
-    variable, _, rest = template.partition("=")
-    before, _, after = rest.partition("{")
-    module, _, behind = after.partition("}")
-    return f"{variable}={before}{_module(part, module)['Version'].removeprefix('v')}{behind}"
-
-
-def _module(part: GoPart, module: str) -> dict[str, str]:
-    """Version and directory of a module, fetched when it is not there."""
-    env = {**os.environ, "GOWORK": "off"}
-    done = subprocess.run(
-        ["go", "mod", "download", "-json", module], cwd=part.source, env=env, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise BuildError(f"{part.name}: {module} cannot be fetched\n{done.stderr or done.stdout}")
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
-
-
-def _pause(part: GoPart, made: Path) -> None:
-    """What holds a pod's namespaces: Kubernetes' own, 40 lines of C in its module."""
-    source = Path(_module(part, "k8s.io/kubernetes")["Dir"], "build", "pause", "linux", "pause.c")
-    words = ["cc", "-Os", "-static", "-s", "-DVERSION=sandlot", "-o", str(made / "bin" / "pause"), str(source)]
-    _run(words, f"{part.name}: pause")
-
-
-def _stages(part: GoPart, made: Path) -> None:
-    """How fake nodes and pods behave, from kwok's module: ready at once, gone at once, and few heartbeats."""
-    top = Path(_module(part, "sigs.k8s.io/kwok")["Dir"], "kustomize", "stage")
-    wanted = ["node/fast/node-initialize.yaml", "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
-              "pod/fast/pod-ready.yaml", "pod/fast/pod-complete.yaml", "pod/fast/pod-delete.yaml"]  # fmt: skip
-    (made / "stages.yaml").write_text("---\n".join((top / name).read_text() for name in wanted))
-
-
-def _etcd(part: GoPart, made: Path) -> None:
-    """Its command has the name of its directory."""
-    (made / "bin" / "server").replace(made / "bin" / "etcd")
-
-
-def _gvisor(part: GoPart, made: Path) -> None:
-    """containerd finds a shim by its name."""
-    (made / "bin" / "shim").replace(made / "bin" / "containerd-shim-runsc-v1")
-
-
-_EXTRAS = {"pause": _pause, "stages": _stages, "etcd": _etcd, "gvisor": _gvisor}
-
-
-def _unpack(part: DebianPart, made: Path, scratch: Path, say: Say) -> None:
-    packages = sorted({package for package, _, _ in part.files})
-    say(f"{part.name}: fetching {', '.join(packages)}")
-    try:
-        _run(["apt-get", "-q", "download", *packages], part.name, cwd=scratch)
-    except BuildError:
-        _run(["apt-get", "-q", "update"], part.name)  # the lists are missing, or too old
-        _run(["apt-get", "-q", "download", *packages], part.name, cwd=scratch)
-    for archive in scratch.glob("*.deb"):
-        _run(["dpkg-deb", "-x", str(archive), str(scratch / "root")], part.name)
-    for _, inside, target in part.files:
-        (scratch / "root" / inside).replace(made / target)
-
-
-def _run(words: Sequence[str], name: str, cwd: Path | None = None) -> None:
-    try:
-        done = subprocess.run(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    except FileNotFoundError as error:
-        raise BuildError(f"{name}: no {words[0]} on PATH") from error
-    if done.returncode:
-        raise BuildError(f"{name}: {words[0]} failed\n{done.stdout[-2000:]}")
+        debian.unpack(part, made, scratch, say)
+    else:
+        golang.build(part, made, scratch, say)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import cgroups, kubeconfig, network, processes, state
+from cluster import cgroups, firewall, kubeconfig, network, processes, state
 from cluster.layout import Layout, state_root
 from cluster.say import Say
 from cluster.state import State
@@ -55,6 +55,8 @@ def take_down(found: State) -> Left:
         _stop_components(found)
         cgroups.kill(layout.cgroup)
     network.remove_bridge(layout)
+    if found.options.policies:
+        firewall.clear()
     cgroups.remove(layout.cgroup)
     left = count(layout)
     if not left.processes:

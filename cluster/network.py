@@ -26,10 +26,15 @@ def ports_free(ports: Iterable[int]) -> bool:
     return True
 
 
-def make_bridge(layout: Layout) -> None:
-    """Raises subprocess.CalledProcessError when the kernel refuses."""
+def make_bridge(layout: Layout, *, filtered: bool) -> None:
+    """Make it; `filtered` sends what pods say to each other through the firewall's rules.
+
+    Raises subprocess.CalledProcessError when the kernel refuses.
+    """
     _ip("link", "add", "name", layout.bridge, "address", layout.bridge_mac, "type", "bridge")
     _ip("address", "add", f"{layout.gateway}/{layout.pods.prefixlen}", "dev", layout.bridge)
+    if filtered:
+        _ip("link", "set", layout.bridge, "type", "bridge", "nf_call_iptables", "1")
     _ip("link", "set", layout.bridge, "up")
 
 

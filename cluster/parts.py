@@ -9,6 +9,16 @@ GO = Path(__file__).with_name("go")
 
 
 @dataclass(frozen=True)
+class Patch:
+    """One place of a module that is built differently from how it was published."""
+
+    module: str
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class GoPart:
     """Commands of pinned Go modules: those that the `tool` lines of its go.mod name."""
 
@@ -18,8 +28,9 @@ class GoPart:
 
     tags: str = ""
     cgo: bool = False
+    patch: Patch | None = None
     extra: tuple[str, ...] = ()
-    """More files for the part, by the names `build.py` knows them."""
+    """More files for the part, by the names `golang.py` knows them."""
 
     @property
     def source(self) -> Path:
@@ -45,7 +56,17 @@ CONTAINERD = GoPart(
 ETCD = GoPart("etcd", extra=("etcd",))
 RUNC = GoPart("runc", ("main.version={github.com/opencontainers/runc}",), tags="seccomp", cgo=True)
 KWOK = GoPart("kwok", ("sigs.k8s.io/kwok/pkg/consts.Version=v{sigs.k8s.io/kwok}",), extra=("stages",))
-GVISOR = GoPart("gvisor", extra=("gvisor",))
+GVISOR = GoPart(
+    "gvisor",
+    # Its shim insists on a low oom score, which takes CAP_SYS_RESOURCE; containers of many build services do without.
+    patch=Patch(
+        "gvisor.dev/gvisor",
+        "pkg/shim/v1/manager.go",
+        "sys.SetOOMScore(cmd.Process.Pid, oomScoreMax); err != nil {",
+        "sys.SetOOMScore(cmd.Process.Pid, oomScoreMax); err != nil && !os.IsPermission(err) {",
+    ),
+    extra=("gvisor",),
+)
 POLICIES = GoPart("policies")
 DEBIAN = DebianPart(
     "debian",

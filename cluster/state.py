@@ -126,7 +126,7 @@ def claim(name: str, options: Options) -> State:
             state = State(layout, boot_id(), options)
             state.save()
             try:
-                network.make_bridge(layout)
+                network.make_bridge(layout, filtered=options.policies)
             except subprocess.CalledProcessError as error:
                 raise ClaimError(f"no bridge {layout.bridge}: {error.stderr.strip()}") from error
             return state

@@ -37,7 +37,7 @@ def up(wanted: Wanted, say: Say) -> State:
     """Bring it up and wait until it takes pods. A cluster that runs is left as it is, save fake nodes that it lacks.
 
     Raises:
-        UpError, needs.NeedError, build.BuildError, state.ClaimError, starting.StartError: see there; nothing is left running.
+        UpError, needs.NeedError, toolrun.BuildError, state.ClaimError, starting.StartError: see there; nothing is left running.
         KeyboardInterrupt: the same.
     """
     if os.geteuid() != 0:

@@ -36,8 +36,9 @@ def run(api: Api, space: str, name: str, **spec: Any) -> dict[str, Any]:
     """Create a pod with one container `main` and wait until it is ready; the pod as it then is."""
     container = {"name": "main", "image": spec.pop("image"), "command": spec.pop("command", None) or ["sleep", "100000"]}
     container |= spec.pop("container", {})
+    labels = spec.pop("labels", {})
     base = {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "containers": [container]}
-    api.post(f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": name}, "spec": base | spec})
+    api.post(f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": name, "labels": labels}, "spec": base | spec})
     return ready(api, space, name)
 
 
