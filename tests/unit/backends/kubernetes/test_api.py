@@ -18,7 +18,7 @@ from sandlot.backends.kubernetes.objects import Named, PodList, Status
 from sandlot.backends.kubernetes.retrying import insist
 from tests.unit.backends.kubernetes.fake_api import EPOCH_S, FakeCluster, refusal
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=300)  # both ends of real sockets are here: bytes may be on their way
 
 PODS = "/api/v1/namespaces/boxes/pods"
 POD = b'{"metadata":{"name":"p","labels":{"a":"b"}},"spec":{}}'

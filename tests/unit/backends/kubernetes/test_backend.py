@@ -26,7 +26,7 @@ from sandlot.spec import Spec
 from sandlot.testing.fake import FakeBackend
 from tests.unit.backends.kubernetes.fake_api import FakeCluster, refusal
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=300)  # both ends of real sockets are here: bytes may be on their way
 
 SPEC = Spec(image="r/app:1")
 OPTIONS = ClusterOptions(daemon_image="r/sandlotd:1")

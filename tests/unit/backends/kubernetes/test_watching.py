@@ -16,7 +16,7 @@ from sandlot.backends.kubernetes.objects import Named
 from sandlot.backends.kubernetes.watching import PodWatch, Roster, Tracked
 from tests.unit.backends.kubernetes.fake_api import FakeCluster, refusal
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=300)  # both ends of real sockets are here: bytes may be on their way
 
 PODS = "/api/v1/namespaces/boxes/pods"
 
