@@ -43,7 +43,8 @@ class Connection:
         self._wire: Wire | None = None
         self._opened: asyncio.Future[None] | None = None
         self._reopen: Reopen | None = None
-        self._reopen_within_s = REOPEN_WITHIN_S
+        self.reopen_within_s = REOPEN_WITHIN_S
+        """How many seconds a lost link is tried to be replaced: whoever makes the link knows how long the other side waits."""
         self._reopening: asyncio.Task[None] | None = None
         self._failure: SandlotError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -106,10 +107,11 @@ class Connection:
         await self._say_hello(OPEN_TIMEOUT_S)
         return answer
 
-    def keep_open(self, reopen: Reopen, *, within_s: float = REOPEN_WITHIN_S) -> None:
-        """Replace a lost link by what `reopen()` gives, trying for `within_s` seconds a loss."""
+    def keep_open(self, reopen: Reopen, *, within_s: float | None = None) -> None:
+        """Replace a lost link by what `reopen()` gives, trying for `within_s` (None: `reopen_within_s`) seconds a loss."""
         self._reopen = reopen
-        self._reopen_within_s = within_s
+        if within_s is not None:
+            self.reopen_within_s = within_s
 
     def abort(self) -> None:
         """Cut the socket without a word, as a broken network would. For tests of what happens then."""
@@ -389,7 +391,7 @@ class Connection:
     # --- lost links -------------------------------------------------------------------------------------------------------
     async def _open_again(self, reopen: Reopen, cause: str) -> None:
         try:
-            fresh = await reopened(reopen, _is_usable, within_s=self._reopen_within_s, cause=cause)
+            fresh = await reopened(reopen, _is_usable, within_s=self.reopen_within_s, cause=cause)
             self._take_over(fresh)
         except SandlotError as error:
             self.fail(error)

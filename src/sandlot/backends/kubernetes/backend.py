@@ -90,6 +90,7 @@ class KubernetesBackend:
         try:
             self._state = await self._started(api)
         except BaseException:
+            await self._images.aclose()
             await api.aclose()
             raise
 
@@ -172,6 +173,7 @@ class KubernetesBackend:
         accepted_s = clock()
         connection = await _linked(state, tracked)
         tracked.usable = True
+        connection.reopen_within_s = state.options.link_grace_s
         return Opened(connection, _spans(tracked, asked_s, accepted_s, clock()))
 
     def _expect(self, state: _Running, name: str, grant: Grant) -> Tracked:
