@@ -12,7 +12,7 @@ from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiDenied
 from sandlot.backends.kubernetes.objects import ListMeta, Metadata, Object
 
-FEW: str = "16"  # nodes that are asked: they are usually all alike
+FEW: str = "64"  # nodes that are asked: they are usually all alike
 
 
 class NodeAddress(Object, frozen=True):
