@@ -7,7 +7,8 @@ use std::io::Write;
 
 use rmpv::Value;
 use sandlotd::message::{self, Role};
-use support::{Client, Sandbox};
+use support::noise::Noise;
+use support::{Client, Sandbox, resident_kib};
 
 fn vectors(file: &str) -> Vec<serde_json::Value> {
     let path = format!("{}/../wire/vectors/{file}.json", env!("CARGO_MANIFEST_DIR"));
@@ -64,23 +65,6 @@ fn bad_messages_are_answered_with_their_code() {
         }
     }
     assert_eq!(sandbox.open().ask("ping", &[]).text("t"), "pong");
-}
-
-/// Bytes from a fixed generator: the same on every run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        // xorshift64, Marsaglia 2003.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
 }
 
 /// Frames cut, stretched, flipped and mixed never bring the reader down, and whatever is accepted is a message.
@@ -157,12 +141,6 @@ fn ends_the_sandbox(frame: &[u8]) -> bool {
     kinds.iter().any(|kind| frame.windows(kind.len()).any(|window| window == *kind))
 }
 
-fn resident_kib(pid: i32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// A frame that announces two mebibytes and never comes costs what came of it.
 #[test]
 fn an_unfinished_frame_is_waited_for_without_harm() {
@@ -182,7 +160,7 @@ fn a_client_that_never_reads_bounds_itself() {
     let sandbox = Sandbox::start();
     let mut deaf = sandbox.open();
     deaf.stream.set_nonblocking(true).unwrap();
-    let ping = b"\0\0\0\x0b\x82\xa1t\xa4ping\xa2id\x01".repeat(1000);
+    let ping = b"\0\0\0\x0c\x82\xa1t\xa4ping\xa2id\x01".repeat(1000);
     for _ in 0..20_000 {
         if deaf.stream.write(&ping).is_err() {
             std::thread::yield_now();

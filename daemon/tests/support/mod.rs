@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
 
 pub mod network;
+pub mod noise;
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -445,4 +446,11 @@ pub fn bin(text: impl AsRef<[u8]>) -> Value {
 
 pub fn bins(items: &[&str]) -> Value {
     Value::Array(items.iter().map(bin).collect())
+}
+
+/// Resident memory of a process.
+pub fn resident_kib(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

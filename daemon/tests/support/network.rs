@@ -146,6 +146,57 @@ pub struct Opened {
     pub boot: Vec<u8>,
 }
 
+/// A stream that keeps what was written.
+#[derive(Debug)]
+pub struct Recording<S> {
+    pub stream: S,
+    pub written: Vec<u8>,
+}
+
+impl<S> Recording<S> {
+    pub fn of(stream: S) -> Self {
+        Recording { stream, written: Vec::new() }
+    }
+}
+
+impl<S: Read> Read for Recording<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Recording<S> {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        let count = self.stream.write(buffer)?;
+        self.written.extend_from_slice(&buffer[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// A stream that writes no two bytes at once.
+#[derive(Debug)]
+pub struct Trickle<S>(pub S);
+
+impl<S: Read> Read for Trickle<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Trickle<S> {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        self.0.write(&buffer[..buffer.len().min(1)])
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// A handshake up to where the provider has heard the first message.
 #[derive(Debug)]
 pub struct Heard<S> {
