@@ -287,6 +287,8 @@ impl Provider {
     pub fn link<S: Read + Write>(&mut self, stream: S) -> Client<Sealed<S>> {
         let heard = self.hear(stream).expect("no first message");
         let mut client = Client::new(self.answer(heard));
+        // Links of one provider do not use each other's ids, nor the keys that come of them.
+        client.last_id = u32::from(self.fresh) * 1000;
         assert_eq!(client.hello().text("t"), "hello");
         (self.enrol, self.resume) = (None, Some(client.stream.resume));
         client
