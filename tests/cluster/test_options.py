@@ -66,7 +66,7 @@ def test_a_policy_is_enforced(rich: tuple[Cluster, str], api: Api, space: str) -
     serve = ["sh", "-c", f"while true; do echo hello | nc -l -p {_PORT}; done"]
     server = pods.run(api, space, "server", image=image, command=serve)
     address = server["status"]["podIP"]
-    ask = f"while true; do nc -w 1 {address} {_PORT} </dev/null; echo asked; sleep 0.2; done"
+    ask = f"while true; do nc -w 1 {address} {_PORT} </dev/null 2>/dev/null; echo asked; sleep 0.2; done"
     pods.run(api, space, "client", image=image, command=["sh", "-c", ask], labels={"role": "client"})
 
     def answers() -> bool:
