@@ -83,9 +83,14 @@ def _configuration() -> Configuration:
     return Configuration()
 
 
-async def _from_kubeconfig(path: str, context: str | None) -> Credentials:
-    if not any(os.path.exists(one) for one in path.split(os.pathsep)):  # KUBECONFIG may name several
+def _require_file(path: str) -> None:
+    """KUBECONFIG may name several; of a missing one the library says what is hard to understand, and prints it."""
+    if not any(os.path.exists(one) for one in path.split(os.pathsep)):
         raise Unsupported(f"there is no kubeconfig {path}", hint="check --kubeconfig and KUBECONFIG")
+
+
+async def _from_kubeconfig(path: str, context: str | None) -> Credentials:
+    _require_file(path)
     configuration = _configuration()
     from kubernetes_asyncio.config import load_kube_config
 
