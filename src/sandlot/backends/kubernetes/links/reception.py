@@ -10,12 +10,12 @@ from typing import Final, Protocol
 import msgspec
 
 from sandlot import errors
-from sandlot.backends.kubernetes.links.registrar import Claim, Granted, Registrar
+from sandlot.backends.kubernetes.links.registrar import Claim, Conflict, Granted, Refused, Registrar
 from sandlot.connection import Connection
 from sandlot.connection.noise import Responder
 from sandlot.connection.sealed import LENGTH_BYTES, SealedWire, framed
 from sandlot.connection.wire import Listener, Wire
-from sandlot.errors import ProtocolViolation, TransportLost
+from sandlot.errors import ProtocolViolation, SandboxGone, TransportLost
 from sandlot.limits import HANDSHAKE_MS, MAX_HANDSHAKE_BYTES
 
 HANDSHAKE_S: Final = HANDSHAKE_MS / 1000
@@ -85,6 +85,23 @@ async def receive(stream: Stream, registrar: Registrar, *, expected: str | None 
         raise TransportLost(f"the link broke while it was opened: {error.strerror}") from error
     finally:
         stream.close()
+
+
+async def called(stream: Stream, name: str, registrar: Registrar) -> Connection:
+    """As `receive`, for a stream on which this side has called the daemon of `name`.
+
+    Raises:
+        SandboxGone: the sandbox was forgotten, or another process claims to be its daemon.
+        ProtocolViolation, TransportLost, DeadlineExceeded: as `receive`.
+    """
+    try:
+        return await receive(stream, registrar, expected=name)
+    except Conflict as refusal:
+        raise SandboxGone(str(refusal), hint="somebody has read its enrolment secret: see who may read pods") from refusal
+    except Refused as refusal:
+        if name not in registrar:
+            raise SandboxGone(f"{name} was deleted by this client") from refusal
+        raise TransportLost(str(refusal)) from refusal
 
 
 async def _receive(stream: Stream, registrar: Registrar, expected: str | None) -> Connection:
