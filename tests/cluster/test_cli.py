@@ -1,9 +1,11 @@
-"""`ps` and `gc` on a cluster with clients alive and dead."""
+"""The command line on a cluster, with the rights that `sandlot manifests` grants and no others."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,12 @@ from typing import Any
 import pytest
 
 from cluster import Cluster
+from sandlot.backends.kubernetes.manifests import CLIENT, REAPER
 from tests.cluster import pods
+from tests.cluster.applying import Applied, applied
+from tests.images.build import image
 
+SANDLOT = [sys.executable, "-m", "sandlot.cli.main"]
 OLD = "2001-01-01T00:00:00.000000Z"
 NEW = "2100-01-01T00:00:00.000000Z"
 
@@ -40,7 +46,7 @@ class Seeded:
         return sorted(one["metadata"]["name"] for one in self._api.get(f"/api/v1/namespaces/{self.space}/pods")["items"])
 
     def sandlot(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sandlot.cli.main", *words, "--kubernetes", "--namespace", self.space]
+        command = [*SANDLOT, *words, "--kubernetes", "--namespace", self.space]
         environ = {**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)}
         return subprocess.run(command, capture_output=True, text=True, env=environ, check=False, timeout=300)
 
@@ -91,7 +97,102 @@ def test_gc_removes_what_dead_clients_left_and_nothing_else(seeded: Seeded) -> N
 @pytest.mark.parametrize("words", [("ps",), ("gc",), ("doctor",)])
 def test_a_cluster_that_is_not_there_is_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
     """No traceback; what to look at."""
-    command = [sys.executable, "-m", "sandlot.cli.main", *words, "--kubernetes", "--kubeconfig", str(tmp_path / "missing")]
+    command = [*SANDLOT, *words, "--kubernetes", "--kubeconfig", str(tmp_path / "missing")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert "missing" in done.stderr
+
+
+# --- sandboxes, with least rights ---------------------------------------------------------------------------------------
+def client(made: Applied, cluster: Cluster, verb: str) -> list[str]:
+    """The beginning of a command as a client with nothing but its token."""
+    where = ["--kubernetes", "--kubeconfig", str(made.kubeconfig(CLIENT)), "--registry", cluster.registry]
+    return [*SANDLOT, verb, *where]
+
+
+def left(cluster: Cluster, space: str) -> list[str]:
+    """Pods and leases of a namespace, seen by the administrator."""
+    paths = (f"/api/v1/namespaces/{space}/pods", f"/apis/coordination.k8s.io/v1/namespaces/{space}/leases")
+    with cluster.api() as api:
+        return [one["metadata"]["name"] for path in paths for one in api.get(path)["items"]]
+
+
+async def test_exec_publishes_runs_and_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """An image of this machine; bytes, standard input and exit code are the command's own, and only its variables are there."""
+    async with applied(cluster, tmp_path) as made:
+        words = [
+            "-e",
+            "A=x y",
+            "-i",
+            "-w",
+            "/tmp",
+            image("busybox"),
+            "--",
+            "sh",
+            "-c",
+            "echo $A; pwd; cat; env; echo err >&2; exit 3",
+        ]
+        command = [*client(made, cluster, "exec"), *words]
+        done = subprocess.run(command, input="in\n", capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 3, done.stderr
+        assert done.stdout.startswith("x y\n/tmp\nin\n")
+        assert done.stderr.endswith("err\n")
+        assert "SANDLOT_" not in done.stdout
+        assert "KUBERNETES_" not in done.stdout
+        assert left(cluster, made.namespace) == []
+
+
+async def test_exec_of_the_host_image_is_refused_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    """It exists on no node; that is said before anything is made."""
+    async with applied(cluster, tmp_path) as made:
+        command = [*client(made, cluster, "exec"), "--json", "host", "--", "true"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 125
+        assert json.loads(done.stderr.splitlines()[-1])["error"]["kind"] == "bad_request"
+        assert left(cluster, made.namespace) == []
+
+
+async def test_a_signal_ends_exec_and_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """The pod and the lease are gone when the process is."""
+    async with applied(cluster, tmp_path) as made:
+        command = [*client(made, cluster, "exec"), image("busybox"), "--", "sh", "-c", "echo up; sleep 600"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=120)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert left(cluster, made.namespace) == []
+
+
+async def test_shell_opens_on_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
+    """What is typed reaches the pod's shell, and its exit code comes back."""
+    async with applied(cluster, tmp_path) as made:
+        outer, inner = pty.openpty()
+        command = [*client(made, cluster, "shell"), image("busybox")]
+        with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=subprocess.PIPE) as process:
+            os.close(inner)
+            os.write(outer, b"echo $((6 * 7))-typed; exit 5\n")
+            said = b""
+            while b"42-typed" not in said:
+                said += os.read(outer, 4096)
+            process.communicate(timeout=120)
+        os.close(outer)
+        assert process.returncode == 5
+        assert left(cluster, made.namespace) == []
+
+
+async def test_a_reaper_in_the_cluster_goes_on_until_it_is_ended(cluster: Cluster, tmp_path: Path) -> None:
+    """What it finds is removed with its own rights; ending it is no failure of anything."""
+    async with applied(cluster, tmp_path, "--reaper", "registry.invalid/reaper") as made:
+        with cluster.api() as api:
+            seeds = Seeded(cluster, api, made.namespace)
+            seeds.lease("sandlot-client-dddddddd", "client", "dddddddd", OLD)
+            seeds.pod("dead", "dddddddd")
+            command = [*SANDLOT, "gc", "--kubernetes", "--watch", "--kubeconfig", str(made.kubeconfig(REAPER))]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                pods.until(lambda: "dead" not in seeds.names(), "the reaper")
+                process.send_signal(signal.SIGTERM)
+                _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert "Traceback" not in said

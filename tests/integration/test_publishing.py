@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ from sandlot.daemon_binary import find_daemon
 from sandlot.errors import Denied, ImageInvalid
 from tests.images.build import archive, image
 from tests.registries import serve_registry
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("docker-registry") is None or shutil.which("skopeo") is None,
+    reason="docker-registry and skopeo are not installed (scripts/system-packages.sh does it)",
+)
 
 
 @pytest.fixture
