@@ -79,13 +79,13 @@ bench-cluster: setup cluster-up ## bursts, commands and pools on a cluster, each
 bench: setup ## the four measurements of this machine, each beside its floor
 	@for one in noop create density reset; do $(BIN)/sandlot bench $$one; done
 
-cluster-up: $(STAMPS)/install ## a real Kubernetes on this machine, built when missing (options: CLUSTER_ARGS="--fake-nodes 20")
+cluster-up: $(STAMPS)/packages ## a real Kubernetes on this machine, built when missing (options: CLUSTER_ARGS="--fake-nodes 20")
 	@$(BIN)/python -m cluster up $(CLUSTER_ARGS)
 
-cluster-down: $(STAMPS)/install ## stop it, and remove everything of it
+cluster-down: $(STAMPS)/packages ## stop it, and remove everything of it
 	@$(BIN)/python -m cluster down $(CLUSTER_ARGS)
 
-cluster-status: $(STAMPS)/install ## which clusters run here
+cluster-status: $(STAMPS)/packages ## which clusters run here
 	@$(BIN)/python -m cluster status $(CLUSTER_ARGS)
 
 lock: $(STAMPS)/packages ## pin the development environment anew (make lock ARGS=-U to move versions)

@@ -104,7 +104,7 @@ class Cluster:
         """Start one that has ended and wait until it serves; nothing when it runs.
 
         Raises:
-            StartError: it ended or did not serve within 90 s.
+            StartError: it ended or did not serve within 180 s.
         """
         with state.lock(f"cluster-{self.name}"):
             found = self._state()

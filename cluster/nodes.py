@@ -10,7 +10,7 @@ from cluster.layout import FAKE_LABEL, FAKE_VALUE, REAL_NODE, Layout
 from cluster.readiness import wait_until
 from cluster.starting import StartError
 
-_READY_S = 60.0
+_READY_S = 180.0
 _CONNECTIONS = 8
 
 FAKE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
@@ -51,7 +51,7 @@ def wait_usable(layout: Layout, fake_nodes: int, check: Callable[[], None]) -> N
     """Until the real node and the fake ones are ready, and a pod may be posted.
 
     Raises:
-        StartError: not within 60 s, or `check` said that something died.
+        StartError: not within 180 s, or `check` said that something died.
     """
     with Api(layout.server, layout.pki) as api:
         space = "/api/v1/namespaces/default"

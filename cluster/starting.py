@@ -13,7 +13,7 @@ from cluster.say import Say
 from cluster.state import State
 from cluster.tools import Tools
 
-_SERVING_S = 90.0
+_SERVING_S = 180.0
 _TAIL_LINES = 15
 
 
@@ -35,7 +35,7 @@ class Starter:
         """Start and wait for all of them.
 
         Raises:
-            StartError: one ended, or did not serve within 90 s.
+            StartError: one ended, or did not serve within 180 s.
         """
         waiting, starting, serving = list(wanted), list[Component](), set[str]()
 

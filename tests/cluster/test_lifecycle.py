@@ -11,6 +11,7 @@ import cluster.components
 from cluster import down, kubeconfig, running, state, up
 from cluster.components import Component
 from cluster.layout import Layout
+from cluster.nodes import is_ready
 from cluster.options import Options
 from cluster.say import Say
 from cluster.starting import StartError
@@ -149,3 +150,22 @@ def test_the_context_comes_into_the_users_kubeconfig_and_goes(tmp_path: Path) ->
     text = file.read_text()
     assert "name: mine" in text
     assert name not in text
+
+
+def test_a_silent_node_is_lost_when_little_patience_is_asked_for() -> None:
+    """The kubelet's death shows as a node that is not ready; fake nodes, which kwok speaks for, stay ready."""
+    name = own_name("silent")
+    try:
+        up.up(up.Wanted(name, fake_nodes=2, options=Options(node_grace_s=20)), Say())
+        found = running(name)
+        found.kill("kubelet")
+        with found.api() as api:
+
+            def ready() -> set[str]:
+                return {node["metadata"]["name"] for node in api.get("/api/v1/nodes")["items"] if is_ready(node)}
+
+            pods.until(lambda: ready() == {"fake-00000", "fake-00001"}, "the loss of the real node alone")
+            found.start("kubelet")
+            pods.until(lambda: "sandlot-real" in ready(), "its return")
+    finally:
+        assert down.down(name, Say()) == _NOTHING
