@@ -110,7 +110,7 @@ impl NetworkSource {
 
     pub fn accept(&mut self, now: Instant) -> Accepted {
         if self.ready.is_empty()
-            && let Err(errno) = self.reactor.wait(Some(now), &mut self.ready)
+            && let Err(errno) = self.reactor.wait(Some(Instant::now()), &mut self.ready)
         {
             eprintln!("sandlotd: epoll_wait: {errno}");
         }
