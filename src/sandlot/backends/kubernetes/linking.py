@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.links.addresses import advertised
+from sandlot.backends.kubernetes.links.bridge import bridge, bridge_when_up
 from sandlot.backends.kubernetes.links.dial_in import dial_in, dial_in_when_up
 from sandlot.backends.kubernetes.links.listener import Listener
 from sandlot.backends.kubernetes.links.registrar import Registrar
@@ -15,7 +16,6 @@ from sandlot.backends.kubernetes.nodes import pod_networks
 from sandlot.backends.kubernetes.options import LISTEN_PORT, ClusterOptions
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
-from sandlot.errors import Unsupported
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def open_links(api: Api, options: ClusterOptions) -> Links:
     if way == "dial-out":
         return await DialOut.open(api, options)
     if way == "exec-bridge":
-        raise Unsupported("links through the API server are not there yet", hint="use dial-in or dial-out")
+        return Bridge(api, options.namespace or api.credentials.namespace)
     return DialIn()
 
 
@@ -110,6 +110,30 @@ class DialIn:
 
     async def reconnect(self, pod: Tracked) -> Connection:
         return await dial_in((await _address(pod), LISTEN_PORT), pod.name, self._registrar)
+
+    def forget(self, name: str) -> None:
+        self._registrar.forget(name)
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+class Bridge:
+    """This process reaches the daemon through the API server."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._registrar = Registrar()
+
+    def register(self, name: str) -> Mapping[str, str]:
+        return self._registrar.register(name).environment()
+
+    async def connect(self, pod: Tracked) -> Connection:
+        await pod.wait(lambda one: "running" in one.times_s)
+        return await bridge_when_up(self._api, pod.name, self._registrar, namespace=self._namespace, within_s=ALWAYS_S)
+
+    async def reconnect(self, pod: Tracked) -> Connection:
+        return await bridge(self._api, pod.name, self._registrar, namespace=self._namespace)
 
     def forget(self, name: str) -> None:
         self._registrar.forget(name)
