@@ -1,0 +1,1 @@
+"""The shared suite against pods of a real cluster."""
