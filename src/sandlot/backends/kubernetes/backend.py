@@ -18,7 +18,7 @@ from sandlot.backends.kubernetes.credentials import Load
 from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
 from sandlot.backends.kubernetes.images import Images
 from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, collection, left_s
-from sandlot.backends.kubernetes.linking import Links, OpenLinks, open_links
+from sandlot.backends.kubernetes.linking import Links, OpenLinks, drop, open_links
 from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
 from sandlot.backends.kubernetes.objects import Lease, LeaseList, Named, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
@@ -27,7 +27,7 @@ from sandlot.backends.kubernetes.preflight.remembering import Memory
 from sandlot.backends.kubernetes.preflight.resolving import resolved
 from sandlot.backends.kubernetes.reaper import Reaper
 from sandlot.backends.kubernetes.retrying import insist
-from sandlot.backends.kubernetes.starting import Start, drop
+from sandlot.backends.kubernetes.starting import Start
 from sandlot.backends.kubernetes.suspects import Suspects
 from sandlot.backends.kubernetes.watching import PodWatch, Roster, Tracked
 from sandlot.connection import Connection
@@ -98,7 +98,7 @@ class KubernetesBackend:
         namespace = self.options.namespace or api.credentials.namespace
         await api.request("GET", "/version")  # it is there, and tells its time
         await self._images.start(api)
-        options = await resolved(api, namespace, self.options, self._memory)
+        options = replace(await resolved(api, namespace, self.options, self._memory), namespace=namespace)
         if options.delivery != "hostpath" and options.daemon_image is None:
             options = replace(options, daemon_image=await self._images.daemon())
         links = await self._opens(api, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
@@ -14,11 +15,14 @@ from sandlot.backends.kubernetes.links.listener import Listener
 from sandlot.backends.kubernetes.links.registrar import Registrar
 from sandlot.backends.kubernetes.nodes import pod_networks
 from sandlot.backends.kubernetes.options import LISTEN_PORT, ClusterOptions
+from sandlot.backends.kubernetes.pods import TASK
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
+from sandlot.errors import Closed
 
 _log = logging.getLogger(__name__)
 
+UNREACHED_S: Final = 3.0  # of a pod whose daemon runs: a pod network that leads there answers within milliseconds
 ALWAYS_S: Final = 10 * 365 * 86_400.0  # how long is the create's to say
 
 
@@ -55,9 +59,10 @@ async def open_links(api: Api, options: ClusterOptions) -> Links:
         way = "dial-out" if api.credentials.in_cluster or options.advertise is not None else "auto"
     if way == "dial-out":
         return await DialOut.open(api, options)
+    namespace = options.namespace or api.credentials.namespace
     if way == "exec-bridge":
-        return Bridge(api, options.namespace or api.credentials.namespace)
-    return DialIn()
+        return Bridged(api, namespace)
+    return DialIn(api, namespace, falls_back=way == "auto")
 
 
 class DialOut:
@@ -95,51 +100,87 @@ class DialOut:
         await self._listener.aclose()
 
 
-class DialIn:
-    """This process calls the pods' addresses."""
-
-    def __init__(self) -> None:
-        self._registrar = Registrar()
-
-    def register(self, name: str) -> Mapping[str, str]:
-        return {**self._registrar.register(name).environment(), "SANDLOT_LISTEN": str(LISTEN_PORT)}
-
-    async def connect(self, pod: Tracked) -> Connection:
-        address = (await _address(pod), LISTEN_PORT)
-        return await dial_in_when_up(address, pod.name, self._registrar, within_s=ALWAYS_S)
-
-    async def reconnect(self, pod: Tracked) -> Connection:
-        return await dial_in((await _address(pod), LISTEN_PORT), pod.name, self._registrar)
-
-    def forget(self, name: str) -> None:
-        self._registrar.forget(name)
-
-    async def aclose(self) -> None:
-        """Nothing is held open."""
-
-
-class Bridge:
-    """This process reaches the daemon through the API server."""
+class Bridged:
+    """Through the API server: an exec stream into the pod, where `sandlotd connect` passes bytes on."""
 
     def __init__(self, api: Api, namespace: str) -> None:
-        self._api, self._namespace = api, namespace
-        self._registrar = Registrar()
+        self._api, self._namespace, self._registrar = api, namespace, Registrar()
 
     def register(self, name: str) -> Mapping[str, str]:
         return self._registrar.register(name).environment()
 
     async def connect(self, pod: Tracked) -> Connection:
-        await pod.wait(lambda one: "running" in one.times_s)
-        return await bridge_when_up(self._api, pod.name, self._registrar, namespace=self._namespace, within_s=ALWAYS_S)
+        await pod.wait(_running)
+        return await bridge_when_up(
+            self._api, pod.name, self._registrar, namespace=self._namespace, container=TASK, within_s=ALWAYS_S
+        )
 
     async def reconnect(self, pod: Tracked) -> Connection:
-        return await bridge(self._api, pod.name, self._registrar, namespace=self._namespace)
+        return await bridge(self._api, pod.name, self._registrar, namespace=self._namespace, container=TASK)
 
     def forget(self, name: str) -> None:
         self._registrar.forget(name)
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+
+class DialIn(Bridged):
+    """This process calls the pods' addresses; where it finds that it cannot, and may, it goes through the API server."""
+
+    def __init__(self, api: Api, namespace: str, *, falls_back: bool) -> None:
+        super().__init__(api, namespace)
+        self._falls_back = falls_back
+        self._reached = False
+        self._bridged: set[str] = set()
+
+    def register(self, name: str) -> Mapping[str, str]:
+        return {**super().register(name), "SANDLOT_LISTEN": str(LISTEN_PORT)}
+
+    async def connect(self, pod: Tracked) -> Connection:
+        dialling = asyncio.create_task(self._dial(pod), name=f"dial {pod.name}")
+        try:
+            if self._falls_back and not self._reached and not await _answers(pod, dialling):
+                drop(dialling)
+                _log.info("%s cannot be reached at its address: its link goes through the API server", pod.name)
+                self._bridged.add(pod.name)
+                return await super().connect(pod)
+            connection = await dialling
+        except BaseException:
+            drop(dialling)
+            raise
+        self._reached = True
+        return connection
+
+    async def reconnect(self, pod: Tracked) -> Connection:
+        if pod.name in self._bridged:
+            return await super().reconnect(pod)
+        return await dial_in((await _address(pod), LISTEN_PORT), pod.name, self._registrar)
+
+    def forget(self, name: str) -> None:
+        self._bridged.discard(name)
+        super().forget(name)
+
+    async def _dial(self, pod: Tracked) -> Connection:
+        address = (await _address(pod), LISTEN_PORT)
+        return await dial_in_when_up(address, pod.name, self._registrar, within_s=ALWAYS_S)
+
+
+async def _answers(pod: Tracked, dialling: asyncio.Task[Connection]) -> bool:
+    """Whether the daemon answers at its pod's address soon after its container runs."""
+    running = asyncio.create_task(pod.wait(_running))
+    try:
+        await asyncio.wait([dialling, running], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([dialling], timeout=UNREACHED_S)
+    finally:
+        running.cancel()
+    return dialling.done()
+
+
+def drop(linking: asyncio.Task[Connection]) -> None:
+    """Nobody takes this link: give it up, or close it when it is there already."""
+    if not linking.cancel() and not linking.cancelled() and linking.exception() is None:
+        linking.result().fail(Closed("nobody waited for this link any more"))
 
 
 async def _address(pod: Tracked) -> str:
@@ -147,6 +188,10 @@ async def _address(pod: Tracked) -> str:
     assert pod.pod is not None
     assert pod.pod.status.pod_ip is not None
     return pod.pod.status.pod_ip
+
+
+def _running(pod: Tracked) -> bool:
+    return "running" in pod.times_s
 
 
 def _report(name: str, what: str) -> None:

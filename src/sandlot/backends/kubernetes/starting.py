@@ -11,13 +11,13 @@ from typing import Final
 
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiError
-from sandlot.backends.kubernetes.linking import Links
+from sandlot.backends.kubernetes.linking import Links, drop
 from sandlot.backends.kubernetes.objects import EventList, EventSeen
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.status import Patience, Trouble, trouble
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
-from sandlot.errors import Closed, Infrastructure, SandboxGone, SandlotError
+from sandlot.errors import Infrastructure, SandboxGone, SandlotError
 
 START_PATIENCE_S: Final = 30.0  # for what a node tries again by itself every 10 s or so: volumes, addresses, its runtime
 NEWS_S: Final = 2.0  # a link that breaks is often the first sign of a pod's end, whose reason is on its way
@@ -105,12 +105,6 @@ class Start:
             "pull": options.pull_patience_s,
             "start": START_PATIENCE_S,
         }
-
-
-def drop(linking: asyncio.Task[Connection]) -> None:
-    """Nobody takes this link: give it up, or close it when it is there already."""
-    if not linking.cancel() and not linking.cancelled() and linking.exception() is None:
-        linking.result().fail(Closed("nobody waited for this link any more"))
 
 
 def _about(name: str, error: SandlotError) -> SandlotError:

@@ -102,6 +102,7 @@ DAEMON_EXITS: Final[dict[int, tuple[str, str]]] = {
     10: ("idle", "nothing was asked of it for its idle time-out"),
     11: ("exited", "it had no link to its client for its link grace"),
     12: ("lease_expired", "its lease was not renewed"),
+    143: ("killed", "its daemon was told to end (SIGTERM)"),
 }
 """Exit codes of the daemon in the role `pod`, by which it says why it ended (daemon/src/pod)."""
 
