@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cgroup::Leaves;
 use crate::error::Result;
@@ -92,6 +92,14 @@ pub trait Hooks: Debug {
     fn memory_kills(&self) -> u64 {
         0
     }
+
+    /// When [`Hooks::watch`] wants to be called while a command lives.
+    fn next_watch(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Look after what the kernel does not look after here.
+    fn watch(&mut self, _now: Instant) {}
 
     /// What the current episode's root is made of.
     fn layout(&self) -> Result<Layout>;

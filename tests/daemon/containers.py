@@ -50,6 +50,8 @@ class Wanted:
     cwd: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None
+    oom_group: bool = False
+    """As kubelets have it on cgroup version 2: one process out of memory, and all of the container is killed."""
     capabilities: Sequence[str] = CAPABILITIES
     no_new_privs: bool = False
     read_only: bool = False
@@ -80,7 +82,7 @@ class Container:
             ours, theirs = socket.socketpair()
             with theirs:
                 words = [*self._runc(), "exec", self.name, "/sandlot/sandlotd", "connect"]
-                bridge = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+                bridge = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
             ours.settimeout(60)
             try:
                 box = Box(self._provider.receive(ours), self.name, {})
@@ -129,7 +131,7 @@ class Container:
 def running(wanted: Wanted) -> Iterator[Container]:
     """A container of a test image, its root an overlay as containerd makes it. Nothing of it is left afterwards."""
     lower = unpacked(wanted.image)
-    with tempfile.TemporaryDirectory(prefix="sandlot-pod-", dir="/var/tmp") as scratch:
+    with tempfile.TemporaryDirectory(prefix="sandlot-pod-", dir=os.environ.get("SANDLOT_TEST_SCRATCH", "/var/tmp")) as scratch:
         folder = Path(scratch)
         for name in ("root", "upper", "work", "delivery", "files"):
             (folder / name).mkdir(mode=0o755)
@@ -181,6 +183,7 @@ def _config(name: str, folder: Path, wanted: Wanted, told: Mapping[str, str]) ->
     env = [*image_environment(wanted.image), "KUBERNETES_SERVICE_HOST=10.0.0.1"]
     env += [f"{key}={value}" for key, value in told.items()]
     memory = {} if wanted.memory_bytes is None else {"memory": {"limit": wanted.memory_bytes, "swap": wanted.memory_bytes}}
+    grouped = {"unified": {"memory.oom.group": "1"}} if wanted.oom_group else {}
     caps = list(wanted.capabilities)
     return {
         "ociVersion": "1.0.2",
@@ -199,7 +202,7 @@ def _config(name: str, folder: Path, wanted: Wanted, told: Mapping[str, str]) ->
         "linux": {
             "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
             "cgroupsPath": f"/{name}",
-            "resources": {"devices": [{"allow": False, "access": "rwm"}], **memory},
+            "resources": {"devices": [{"allow": False, "access": "rwm"}], **memory, **grouped},
             "maskedPaths": MASKED,
             "readonlyPaths": READ_ONLY,
         },

@@ -12,7 +12,7 @@ use super::trial::Trial;
 use super::userns::Realm;
 use crate::cgroup::hierarchy::Hierarchies;
 use crate::error::{Code, Error, Result};
-use crate::init::blueprint::{Blueprint, Layout, Privileges, ProcPlan, RootPlan, Target, UpperPlan};
+use crate::init::blueprint::{Blueprint, Layout, Privileges, ProcPlan, RootPlan, Surroundings, Target, UpperPlan};
 use crate::limits::{MAX_ENV_BYTES, MAX_PATH_BYTES};
 use crate::message::{Create, Image, ImageKind, Limits, LimitsMode, Missing, Network, Owner, Upper, UpperKind};
 
@@ -95,6 +95,7 @@ pub fn plan(create: &Create<'_>, machine: &Machine) -> Result<Plan> {
         hostname: hostname(create)?,
         network: create.network,
         root,
+        surroundings: Surroundings::Made,
         shm_bytes: create.shm_bytes.unwrap_or(DEFAULT_SHM_BYTES).max(1),
         cpu_limit_millis: create.limits.cpu_millis,
         resolver: resolver(create.network, machine),

@@ -30,6 +30,7 @@ pub struct Blueprint {
     pub network: Network,
     pub root: RootPlan,
     pub proc: ProcPlan,
+    pub surroundings: Surroundings,
     pub shm_bytes: u64,
     /// The processor limit as asked for, to be told by `usage`.
     pub cpu_limit_millis: Option<u64>,
@@ -66,6 +67,34 @@ pub enum RootPlan {
     Overlay { targets: Vec<Target>, upper: UpperPlan, read_only: bool },
     /// One directory, written to directly; nothing is mounted in it.
     Bare,
+}
+
+/// What stands around the overlays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Surroundings {
+    /// `/proc`, `/sys` and `/dev` as container engines make them.
+    Made,
+    /// Those of a container that others have made, with its volumes.
+    Carried(Carried),
+}
+
+/// What of a container stays as it is in every episode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Where its mounts are. They lie ready in the outer namespace, each at [`Carried::ready`].
+    pub places: Vec<String>,
+    /// Names in `/dev`, which is made anew.
+    pub devices: Vec<String>,
+    /// Where volumes were that had nothing in them: directories of the upper with this mode and owner.
+    pub scratch: Vec<(String, u32, (u32, u32))>,
+}
+
+impl Carried {
+    /// Where in the outer namespace the mount of this number lies ready.
+    pub fn ready(number: usize) -> String {
+        format!("/carried/{number}")
+    }
 }
 
 /// One overlay.

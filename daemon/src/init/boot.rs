@@ -1,6 +1,7 @@
 //! From a bare process to a sandbox that can be served.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -77,7 +78,11 @@ fn build(link: &OwnedFd, spans: &mut Spans) -> Result<SandboxContext> {
         score: None,
         on_terminate: OnTerminate::PassOn,
         idle_timeout: blueprint.idle_timeout_ms.map(Duration::from_millis),
-        hooks: Box::new(Renewal::new(blueprint, Kept { outer, whole, warden: parts.warden, lock: parts.lock }, first)?),
+        hooks: Box::new(Renewal::new(
+            Arc::new(blueprint),
+            Kept { outer, whole, warden: parts.warden, lock: parts.lock },
+            first,
+        )?),
     };
     // While the host still listens: it hands the error on to whoever asked for this sandbox.
     context.default_user()?;
@@ -100,7 +105,7 @@ fn become_daemon() -> Result<()> {
     rustix::process::setsid().map_err(failed)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     namespaces::unshare(rustix::thread::UnshareFlags::NEWCGROUP)?;
-    confinement::bound_capabilities()?;
+    confinement::bound_capabilities(confinement::CAPABILITIES)?;
     leave_keys();
     forbid_core_dumps()?;
     // Commands get this one; the main loop raises its own.

@@ -170,10 +170,10 @@ fn outcome(result: isize) -> rustix::io::Result<()> {
 
 /// Take from this process' bounding set, and so from everything it will ever start, what no command may have. The
 /// process itself keeps its capabilities.
-pub fn bound_capabilities() -> Result<()> {
+pub fn bound_capabilities(allowed: CapabilitySet) -> Result<()> {
     for number in 0..CAPABILITY_NUMBERS {
         let Some(capability) = CapabilitySet::from_bits(1 << number) else { continue };
-        if CAPABILITIES.contains(capability) {
+        if (CAPABILITIES & allowed).contains(capability) {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {

@@ -8,7 +8,7 @@ use rustix::mount::{MountAttrFlags, MountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::base::{self, make_directory};
-use super::blueprint::{Blueprint, ProcPlan, RootPlan, Target, UpperPlan};
+use super::blueprint::{Blueprint, Carried, ProcPlan, RootPlan, Surroundings, Target, UpperPlan};
 use super::mounts::{self, Depth, INERT};
 use super::namespaces;
 use super::outer::DEVICES;
@@ -25,6 +25,8 @@ const DEV_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
+/// What can be written on a read-only root.
+const WRITABLE: [(&str, u32); 2] = [("tmp", 0o1777), ("run", 0o755)];
 /// The group that owns terminals, by custom.
 const TTY_GROUP: &str = "5";
 
@@ -54,6 +56,16 @@ pub struct Spaces {
 }
 
 impl Spaces {
+    /// Those of an episode that shares its network.
+    pub fn shared_network(mounts: OwnedFd, ipc: OwnedFd, uts: OwnedFd) -> Self {
+        Spaces { mounts, ipc, uts, network: None }
+    }
+
+    /// Mounts, IPC, host name.
+    pub fn descriptors(&self) -> [&OwnedFd; 3] {
+        [&self.mounts, &self.ipc, &self.uts]
+    }
+
     fn current(proc: BorrowedFd<'_>, network: Network) -> Result<Self> {
         let network = if network == Network::None { Some(namespaces::current(proc, "net")?) } else { None };
         Ok(Spaces {
@@ -96,9 +108,13 @@ pub fn build(blueprint: &Blueprint, proc: BorrowedFd<'_>, serial: u64) -> Result
         RootPlan::Bare => (None, Vec::new()),
         RootPlan::Overlay { targets, upper, read_only } => {
             let (upper, uppers) = mount_overlays(targets, *upper, serial)?;
-            place_furniture(blueprint)?;
+            match &blueprint.surroundings {
+                Surroundings::Made => place_furniture(blueprint)?,
+                Surroundings::Carried(carried) => place_carried(carried, blueprint.shm_bytes)?,
+            }
             if *read_only {
-                seal_root(targets).map_err(|errno| Error::system("make the root read-only", errno))?;
+                let places = if blueprint.surroundings == Surroundings::Made { &WRITABLE[..] } else { &[] };
+                seal_root(targets, places).map_err(|errno| Error::system("make the root read-only", errno))?;
             }
             (Some(upper), uppers)
         }
@@ -153,17 +169,10 @@ fn top_of(number: usize, target: &Target) -> String {
 
 /// Options of the overlay of target `number`. `userxattr`, since the overlay belongs to a user namespace.
 fn options(number: usize, target: &Target) -> std::ffi::CString {
-    use std::fmt::Write;
-
-    let mut text = String::from("userxattr,lowerdir=");
-    if target.path == "/" {
-        text.push_str("/l/base:");
-    }
-    for layer in (0..target.lowers).rev() {
-        // Writing to a String does not fail.
-        let _ = write!(text, "/l/{number}/{layer}{}", if layer == 0 { "" } else { ":" });
-    }
-    let _ = write!(text, ",upperdir=/u/{number}/u,workdir=/u/{number}/w");
+    let base = (target.path == "/").then(|| "/l/base".to_owned());
+    let layers = (0..target.lowers).rev().map(|layer| format!("/l/{number}/{layer}"));
+    let lowers: Vec<String> = base.into_iter().chain(layers).collect();
+    let text = format!("userxattr,lowerdir={},upperdir=/u/{number}/u,workdir=/u/{number}/w", lowers.join(":"));
     std::ffi::CString::new(text).unwrap_or_default()
 }
 
@@ -192,17 +201,55 @@ fn place_furniture(blueprint: &Blueprint) -> Result<()> {
         mounts::relocate(c"/proc", c"/r/proc").map_err(failed)?;
     }
     mounts::relocate(c"/sys", c"/r/sys").map_err(failed)?;
+    place_devices(DEVICES)?;
+    place_dev_filesystems(blueprint.shm_bytes)
+}
+
+/// The mounts of somebody else's container, with a /dev of the episode's own.
+fn place_carried(carried: &Carried, shm_bytes: u64) -> Result<()> {
+    for (number, place) in carried.places.iter().enumerate() {
+        let failed = |errno| Error::at_path("place a mount of the container", errno, place.as_bytes());
+        mounts::relocate(Carried::ready(number), format!("/r{place}")).map_err(failed)?;
+    }
+    for (number, (place, mode, (uid, gid))) in carried.scratch.iter().enumerate() {
+        let failed = |errno| Error::at_path("place an empty volume", errno, place.as_bytes());
+        let from = format!("/u/scratch-{number}");
+        make_directory(&from, *mode).map_err(failed)?;
+        let owner = (rustix::fs::Uid::from_raw(*uid), rustix::fs::Gid::from_raw(*gid));
+        rustix::fs::chown(from.as_str(), Some(owner.0), Some(owner.1)).map_err(failed)?;
+        let tree = mounts::clone_tree(CWD, from.as_str(), Depth::Single).map_err(failed)?;
+        mounts::attach(&tree, format!("/r{place}")).map_err(failed)?;
+    }
+    place_devices(carried.devices.iter().map(String::as_str))?;
+    place_dev_filesystems(shm_bytes)
+}
+
+/// A /dev with nothing but these devices, and the usual links.
+fn place_devices<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let failed = |errno| Error::system("place the devices", errno);
     let dev = mounts::new_filesystem("tmpfs", &DEV_OPTIONS, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     mounts::attach(&dev, c"/r/dev").map_err(failed)?;
-    for name in DEVICES {
+    for name in names {
         let path = format!("/r/dev/{name}");
+        make_parents_of(&path, "/r/dev").map_err(failed)?;
         mounts::make_mount_point(path.as_str()).map_err(failed)?;
         mounts::relocate(format!("/dev/{name}"), path.as_str()).map_err(failed)?;
     }
     for (name, target) in DEV_LINKS {
         rustix::fs::symlinkat(target, &dev, name).map_err(failed)?;
     }
-    place_dev_filesystems(blueprint.shm_bytes)
+    Ok(())
+}
+
+/// The directories between `top` and `path`.
+pub fn make_parents_of(path: &str, top: &str) -> rustix::io::Result<()> {
+    for (end, _) in path.match_indices('/').skip_while(|(end, _)| *end <= top.len()) {
+        match make_directory(&path[..end], 0o755) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 fn place_dev_filesystems(shm_bytes: u64) -> Result<()> {
@@ -234,9 +281,9 @@ fn terminals(attributes: MountAttrFlags) -> Result<OwnedFd> {
     })
 }
 
-/// Every overlay read-only; /tmp and /run writable, from the same sized upper.
-fn seal_root(targets: &[Target]) -> rustix::io::Result<()> {
-    for (name, mode) in [("tmp", 0o1777), ("run", 0o755)] {
+/// Every overlay read-only; `writable` directories come from the same sized upper.
+fn seal_root(targets: &[Target], writable: &[(&str, u32)]) -> rustix::io::Result<()> {
+    for (name, mode) in writable.iter().copied() {
         let from = format!("/u/{name}");
         make_directory(&from, mode)?;
         let tree = mounts::clone_tree(CWD, from.as_str(), Depth::Single)?;

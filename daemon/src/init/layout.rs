@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, openat};
 
-use super::blueprint::{Blueprint, RootPlan, Target};
+use super::blueprint::{Blueprint, RootPlan, Surroundings, Target};
 use super::boot::duplicate;
 use super::episode::Episode;
 use super::outer::Outer;
@@ -27,8 +27,17 @@ pub fn layout(outer: &Outer, blueprint: &Blueprint, episode: &Episode) -> Result
             lowers: lowers(outer, number, target)?,
         });
     }
-    let writable = if *read_only { &WRITABLE[..] } else { &[] };
-    let others = FURNITURE.iter().chain(writable).map(|path| path.as_bytes().to_vec()).collect();
+    let others = match &blueprint.surroundings {
+        Surroundings::Made => {
+            let writable = if *read_only { &WRITABLE[..] } else { &[] };
+            FURNITURE.iter().chain(writable).map(|path| path.as_bytes().to_vec()).collect()
+        }
+        Surroundings::Carried(carried) => {
+            let scratch = carried.scratch.iter().map(|(place, ..)| place);
+            let places = carried.places.iter().chain(scratch).map(|place| place.as_bytes().to_vec());
+            places.chain([b"/dev".to_vec()]).collect()
+        }
+    };
     Ok(Layout { overlays, others })
 }
 

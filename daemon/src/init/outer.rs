@@ -66,7 +66,8 @@ pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
     Ok(Outer { namespace: super::namespaces::current(proc.as_fd(), "mnt")?, proc, root })
 }
 
-fn open_directory(path: &str) -> Result<OwnedFd> {
+/// A place in the outer namespace.
+pub fn open_directory(path: &str) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::at_path("open a directory", errno, path.as_bytes()))
 }
@@ -128,7 +129,8 @@ impl Furniture {
     }
 }
 
-fn enter_empty_root() -> Result<()> {
+/// Be in a new root with nothing in it.
+pub fn enter_empty_root() -> Result<()> {
     let root = mounts::new_filesystem(
         "tmpfs",
         &[("size", "4m"), ("nr_inodes", "4096"), ("mode", "0755")],
@@ -211,7 +213,8 @@ fn make_parents(path: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
-fn make_directories(names: &[&str]) -> Result<()> {
+/// Directories below the new root.
+pub fn make_directories(names: &[&str]) -> Result<()> {
     for name in names {
         rustix::fs::mkdir(format!("/{name}"), Mode::from_raw_mode(0o755))
             .map_err(|errno| Error::at_path("make a directory of the outer root", errno, name.as_bytes()))?;
@@ -219,7 +222,8 @@ fn make_directories(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn attach_lowers(targets: &[Target], lowers: &[OwnedFd]) -> Result<()> {
+/// The lowers of each target, at `/l/<target>/<layer>`.
+pub fn attach_lowers(targets: &[Target], lowers: &[OwnedFd]) -> Result<()> {
     let mut rest = lowers.iter();
     for (number, target) in targets.iter().enumerate() {
         make_directories(&[&format!("l/{number}")])?;

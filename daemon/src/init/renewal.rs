@@ -53,9 +53,8 @@ pub struct Kept {
 
 impl Renewal {
     /// For the sandbox whose first episode is `first`.
-    pub fn new(blueprint: Blueprint, kept: Kept, first: Episode) -> Result<Self> {
+    pub fn new(blueprint: Arc<Blueprint>, kept: Kept, first: Episode) -> Result<Self> {
         let fresh = Look::at(&blueprint, &first, kept.outer.proc.as_fd())?;
-        let blueprint = Arc::new(blueprint);
         Ok(Renewal { blueprint, kept, episode: first, former: None, spare: None, serial: 0, fresh })
     }
 

@@ -9,8 +9,9 @@ use rustix::io::Errno;
 
 use super::container::Container;
 use super::environment::Environment;
-use super::hooks::InPlace;
+use super::hooks::Watched;
 use super::standing::Standing;
+use super::tier::{self, Tier, Wanted};
 use crate::cgroup::Leaves;
 use crate::error::{Code, Error, Result};
 use crate::files::Destination;
@@ -27,9 +28,12 @@ pub fn boot() -> Result<(Source, SandboxContext)> {
     let environment = Environment::take()?;
     let settings = link_settings(&environment)?;
     let score = Score::open().inspect_err(|error| eprintln!("sandlotd: {error}")).ok();
-    become_daemon()?;
-    let standing = Standing::current()?;
-    let context = context(environment, &standing, score)?;
+    let mut standing = Standing::current()?;
+    let workdir = std::env::current_dir().map_or_else(|_| b"/".to_vec(), |path| path.into_os_string().into_vec());
+    let watched = Watched::new(Container::find()?)?;
+    let tier = tier::enter(Wanted::of(&environment)?, watched, &mut standing)?;
+    become_daemon(&standing)?;
+    let context = context(environment, (&standing, tier, score), workdir)?;
     Ok((Source::Network(Box::new(NetworkSource::new(settings)?)), context))
 }
 
@@ -56,14 +60,18 @@ fn link_settings(environment: &Environment) -> Result<LinkSettings> {
     })
 }
 
-fn context(environment: Environment, standing: &Standing, score: Option<Score>) -> Result<SandboxContext> {
+fn context(
+    environment: Environment,
+    (standing, tier, score): (&Standing, Tier, Option<Score>),
+    workdir: Vec<u8>,
+) -> Result<SandboxContext> {
     let unenforced = environment.setting("UNENFORCED").unwrap_or_default();
     let context = SandboxContext {
         name: environment.setting("NAME").unwrap_or_default().to_owned(),
         mode: "pod".to_owned(),
-        features: &[],
+        features: tier.features,
         unenforced: unenforced.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
-        workdir: std::env::current_dir().map_or_else(|_| b"/".to_vec(), |path| path.into_os_string().into_vec()),
+        workdir,
         user: Some(environment.setting("USER").map_or_else(|| standing.user(), str::to_owned)),
         id_maps: standing.id_maps(),
         null: open_null()?,
@@ -73,7 +81,7 @@ fn context(environment: Environment, standing: &Standing, score: Option<Score>) 
         leaves: Leaves::unavailable(),
         score,
         on_terminate: OnTerminate::End,
-        hooks: Box::new(InPlace::new(Container::find()?)),
+        hooks: tier.hooks,
         idle_timeout: environment.number("IDLE_MS")?.map(Duration::from_millis),
         env: with_path(environment.commands),
     };
@@ -82,7 +90,7 @@ fn context(environment: Environment, standing: &Standing, score: Option<Score>) 
 }
 
 /// What makes PID 1 a daemon that its own container cannot touch.
-fn become_daemon() -> Result<()> {
+fn become_daemon(standing: &Standing) -> Result<()> {
     let failed = |errno| Error::system("prepare the daemon", errno);
     // Nobody inside may read or trace us, nor follow the links in our /proc directory.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(failed)?;
@@ -91,7 +99,7 @@ fn become_daemon() -> Result<()> {
         Ok(_) | Err(Errno::PERM) => {}
         Err(errno) => return Err(failed(errno)),
     }
-    match bound_capabilities() {
+    match bound_capabilities(standing.capabilities) {
         // Without SETPCAP a bound stays what the container's is.
         Err(error) if error.errno == Some(libc::EPERM) => {}
         other => other?,

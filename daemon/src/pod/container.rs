@@ -74,6 +74,10 @@ impl Container {
         self.whole.usage()
     }
 
+    pub fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
     /// Processes of the container that the kernel has killed for memory.
     pub fn oom_kills(&self) -> u64 {
         self.memory.as_ref().map_or(0, Memory::oom_kills)

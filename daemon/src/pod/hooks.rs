@@ -1,8 +1,11 @@
 //! What the main loop can do to a container as a whole, where there are no namespaces of our own.
 
+use std::time::Instant;
+
 use rustix::process::Signal;
 
 use super::container::Container;
+use super::watchdog::Watchdog;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::init::renewal::{kill_everybody, processor_us, signal_everybody};
@@ -11,15 +14,63 @@ use crate::process::table::{self, Entry};
 use crate::process::tree;
 use crate::sandbox::{Episode, Hooks};
 
+/// The container's numbers, and what keeps it from being killed as a whole.
+#[derive(Debug)]
+pub struct Watched {
+    container: Container,
+    watchdog: Option<Watchdog>,
+}
+
+impl Watched {
+    pub fn new(container: Container) -> Result<Self> {
+        let watchdog = container.memory().map_or(Ok(None), Watchdog::start);
+        let watchdog = watchdog.map_err(|errno| Error::system("watch the memory", errno))?;
+        Ok(Watched { container, watchdog })
+    }
+
+    /// The kernel's and our own.
+    pub fn memory_kills(&self) -> u64 {
+        self.container.oom_kills() + self.watchdog.as_ref().map_or(0, Watchdog::kills)
+    }
+
+    pub fn next_watch(&self) -> Option<Instant> {
+        self.watchdog.as_ref().map(Watchdog::next)
+    }
+
+    pub fn watch(&mut self, now: Instant) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.look(now);
+        }
+    }
+
+    /// Numbers of the container, without those of its disk, which nobody counts.
+    pub fn usage(&self) -> UsageReply {
+        let group = self.container.usage();
+        UsageReply {
+            id: 0,
+            cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
+            memory_bytes: group.memory_bytes,
+            memory_peak_bytes: group.memory_peak_bytes,
+            memory_limit_bytes: group.memory_limit_bytes,
+            pids: group.pids,
+            pids_limit: group.pids_limit,
+            disk_bytes: None,
+            disk_limit_bytes: None,
+            oom_kills: group.oom_kills.map(|_| self.memory_kills()),
+            cpu_limit_millis: self.container.cpu_limit_millis,
+        }
+    }
+}
+
 /// A container in which nothing can be undone.
 #[derive(Debug)]
 pub struct InPlace {
-    container: Container,
+    watched: Watched,
 }
 
 impl InPlace {
-    pub fn new(container: Container) -> Self {
-        InPlace { container }
+    pub fn new(watched: Watched) -> Self {
+        InPlace { watched }
     }
 }
 
@@ -44,11 +95,19 @@ impl Hooks for InPlace {
     }
 
     fn usage(&self) -> UsageReply {
-        usage(&self.container)
+        self.watched.usage()
     }
 
     fn memory_kills(&self) -> u64 {
-        self.container.oom_kills()
+        self.watched.memory_kills()
+    }
+
+    fn next_watch(&self) -> Option<Instant> {
+        self.watched.next_watch()
+    }
+
+    fn watch(&mut self, now: Instant) {
+        self.watched.watch(now);
     }
 
     fn layout(&self) -> Result<Layout> {
@@ -73,22 +132,4 @@ pub fn kill_all_but_visitors() -> Result<()> {
         sent.map_err(|errno| Error::system("kill everything", errno))?;
     }
     Ok(())
-}
-
-/// Numbers of the container, without those of its disk, which nobody counts.
-pub fn usage(container: &Container) -> UsageReply {
-    let group = container.usage();
-    UsageReply {
-        id: 0,
-        cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
-        memory_bytes: group.memory_bytes,
-        memory_peak_bytes: group.memory_peak_bytes,
-        memory_limit_bytes: group.memory_limit_bytes,
-        pids: group.pids,
-        pids_limit: group.pids_limit,
-        disk_bytes: None,
-        disk_limit_bytes: None,
-        oom_kills: group.oom_kills,
-        cpu_limit_millis: container.cpu_limit_millis,
-    }
 }

@@ -10,7 +10,12 @@ mod environment;
 mod hooks;
 mod install;
 mod pause;
+mod pioneer;
+mod renewed;
 mod standing;
+mod survey;
+mod tier;
+mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

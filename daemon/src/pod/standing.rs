@@ -15,6 +15,8 @@ pub struct Standing {
     pub own: Identity,
     pub capabilities: CapabilitySet,
     pub no_new_privs: bool,
+    /// Whether we may install a filter although programs may gain privileges.
+    pub is_admin: bool,
 }
 
 impl Standing {
@@ -22,13 +24,15 @@ impl Standing {
     pub fn current() -> Result<Self> {
         let failed = |errno| Error::system("look at our own rights", errno);
         let groups = rustix::process::getgroups().map_err(failed)?;
+        let held = capabilities(None).map_err(failed)?.permitted;
         Ok(Standing {
             own: Identity {
                 uid: rustix::process::geteuid().as_raw(),
                 gid: rustix::process::getegid().as_raw(),
                 groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
             },
-            capabilities: capabilities(None).map_err(failed)?.permitted,
+            capabilities: held,
+            is_admin: held.contains(CapabilitySet::SYS_ADMIN),
             no_new_privs: rustix::thread::no_new_privs().map_err(failed)?,
         })
     }
@@ -47,7 +51,7 @@ impl Standing {
             ids: if self.may_change_user() { Ids::Any } else { Ids::Only(self.own.clone()) },
             capabilities: self.capabilities,
             no_new_privs: self.no_new_privs,
-            is_admin: self.capabilities.contains(CapabilitySet::SYS_ADMIN),
+            is_admin: self.is_admin,
         }
     }
 

@@ -20,6 +20,10 @@ pub(super) struct Keepers {
 }
 
 impl Keepers {
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     pub fn contains(&self, pid: u32) -> bool {
         self.table.contains_key(&pid)
     }

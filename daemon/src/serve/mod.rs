@@ -278,6 +278,7 @@ impl Server {
             self.sinks.next_deadline(),
             self.linger_deadline(),
             self.source.next_deadline(),
+            self.next_watch(),
             idle,
         ]
         .into_iter()
@@ -289,6 +290,9 @@ impl Server {
         while let Some(number) = self.commands.take_expired(now) {
             self.time_out(number);
         }
+        if self.next_watch().is_some_and(|due| due <= now) {
+            self.context.hooks.watch(now);
+        }
         self.settle_lingering(now);
         self.sinks.resume(now, &self.reactor);
         self.expire_waiting(now);
@@ -297,6 +301,11 @@ impl Server {
             return Some(loss.into());
         }
         self.is_idle(now).then_some(Ended::Idle)
+    }
+
+    /// Without a command nothing changes that would have to be watched.
+    fn next_watch(&self) -> Option<Instant> {
+        if self.keepers.is_empty() { None } else { self.context.hooks.next_watch() }
     }
 
     fn is_idle(&mut self, now: Instant) -> bool {

@@ -1,0 +1,76 @@
+//! How an episode can be undone in this container: what is wanted, and what can be had.
+
+use super::environment::Environment;
+use super::hooks::{InPlace, Watched};
+use super::renewed::Renewed;
+use super::standing::Standing;
+use crate::error::{Code, Error, Result};
+use crate::sandbox::Hooks;
+
+/// What the pod's spec wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The best that takes nothing from commands.
+    Auto,
+    Overlay,
+    None,
+}
+
+impl Wanted {
+    /// From `SANDLOT_RESET`.
+    ///
+    /// # Errors
+    /// `bad_request` for a tier that nobody knows.
+    pub fn of(environment: &Environment) -> Result<Self> {
+        match environment.setting("RESET").unwrap_or("auto") {
+            "auto" => Ok(Wanted::Auto),
+            "overlay" => Ok(Wanted::Overlay),
+            "none" => Ok(Wanted::None),
+            other => Err(Error::new(Code::BadRequest, format!("SANDLOT_RESET={other:?} is not known"))),
+        }
+    }
+}
+
+/// What was had.
+#[derive(Debug)]
+pub struct Tier {
+    pub features: &'static [&'static str],
+    pub hooks: Box<dyn Hooks>,
+}
+
+/// Enter the best tier that can be had. The process has one thread, no children, and can still be looked into.
+///
+/// With `overlay` the standing becomes that of root in a user namespace.
+///
+/// # Errors
+/// Only what left the process half in and half out.
+pub fn enter(wanted: Wanted, watched: Watched, standing: &mut Standing) -> Result<Tier> {
+    let may_have_overlay = match wanted {
+        Wanted::None => false,
+        Wanted::Overlay => standing.may_change_user(),
+        Wanted::Auto => standing.may_change_user() && low_ports_are_free(),
+    };
+    if !may_have_overlay {
+        return Ok(in_place(watched));
+    }
+    match Renewed::prepare(&watched) {
+        Ok(prepared) => {
+            let renewed = Renewed::enter(watched, prepared)?;
+            standing.is_admin = true;
+            Ok(Tier { features: &["reset-overlay"], hooks: Box::new(renewed) })
+        }
+        Err(error) => {
+            eprintln!("sandlotd: this container cannot be reset: {error}");
+            Ok(in_place(watched))
+        }
+    }
+}
+
+fn in_place(watched: Watched) -> Tier {
+    Tier { features: &[], hooks: Box::new(InPlace::new(watched)) }
+}
+
+/// Root of a user namespace has no say over the pod's network, and needs none where everybody may listen on low ports.
+fn low_ports_are_free() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").is_ok_and(|text| text.trim() == "0")
+}
