@@ -294,3 +294,84 @@ fn decode_base64url(text: &str) -> Result<[u8; KEY_BYTES]> {
     // 43 characters leave two bits over, which are zero.
     if filled == KEY_BYTES && bits < 6 && held == 0 { Ok(bytes) } else { Err(refused()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sealed pair, made without a provider's side of the handshake: what one seals the other opens.
+    fn pair() -> (Seal, snow::TransportState) {
+        let private = [3; KEY_BYTES];
+        let mut dh = resolver().resolve_dh(&DHChoice::Curve25519).unwrap();
+        dh.set(&private);
+        let public = Key(dh.pubkey().try_into().unwrap());
+        let opening = Opening { name: "pod", using: Use::Enrol, boot: Bytes::new(&[0; 8]) };
+        let (handshake, first) = Handshake::begin(&public, &Secret::new([4; KEY_BYTES]), &opening).unwrap();
+        let mut responder = builder().unwrap().prologue(PROLOGUE).unwrap().local_private_key(&private).unwrap();
+        responder = responder.psk(2, &[4; KEY_BYTES]).unwrap();
+        let mut responder = responder.build_responder().unwrap();
+        let mut buffer = vec![0; MAX_HANDSHAKE_BYTES];
+        responder.read_message(&first[LENGTH_BYTES..], &mut buffer).unwrap();
+        let granted = [b"\x81\xa6resume\xc4\x20".as_slice(), &[5; KEY_BYTES]].concat();
+        let length = responder.write_message(&granted, &mut buffer).unwrap();
+        let (seal, secret) = handshake.finish(&buffer[..length]).unwrap();
+        assert_eq!(secret.0, [5; KEY_BYTES]);
+        (seal, responder.into_transport_mode().unwrap())
+    }
+
+    /// What is longer than a message may be goes in several, each as long as its length says, and comes out whole.
+    #[test]
+    fn long_text_is_cut_into_messages() {
+        let (mut seal, mut provider) = pair();
+        for length in [1, MAX_SEALED_BYTES - 1, MAX_SEALED_BYTES, MAX_SEALED_BYTES + 1, 3 * MAX_SEALED_BYTES + 7] {
+            let plain: Vec<u8> = (0..length).map(|index| index as u8).collect();
+            let (mut wire, mut opened) = (Vec::new(), Vec::new());
+            seal.seal(&plain, &mut wire).unwrap();
+            let (mut rest, mut buffer, mut count) = (wire.as_slice(), vec![0; MAX_SEALED_BYTES], 0);
+            while let Some(sealed) = message_length(rest) {
+                let (message, after) = rest[LENGTH_BYTES..].split_at(sealed);
+                let taken = provider.read_message(message, &mut buffer).unwrap();
+                opened.extend_from_slice(&buffer[..taken]);
+                (rest, count) = (after, count + 1);
+            }
+            assert_eq!((opened == plain, rest.len(), count), (true, 0, length.div_ceil(MAX_SEALED_BYTES)));
+        }
+    }
+
+    /// Whatever is put before it, a handshake ends with an error and nothing worse.
+    #[test]
+    fn nonsense_never_ends_a_handshake_well() {
+        let opening = Opening { name: "pod", using: Use::Resume, boot: Bytes::new(&[0; 8]) };
+        for length in (0..MAX_HANDSHAKE_BYTES).step_by(7) {
+            let (handshake, _) =
+                Handshake::begin(&Key([9; KEY_BYTES]), &Secret::new([4; KEY_BYTES]), &opening).unwrap();
+            let mut nonsense = vec![0; length];
+            fill_random(&mut nonsense).unwrap();
+            assert_eq!(handshake.finish(&nonsense).unwrap_err().code, Code::ProtocolError);
+        }
+    }
+
+    /// A name that does not fit into the first message is refused when it is said, not cut.
+    #[test]
+    fn a_name_too_long_is_refused() {
+        let name = "n".repeat(MAX_HANDSHAKE_BYTES);
+        let opening = Opening { name: &name, using: Use::Enrol, boot: Bytes::new(&[0; 8]) };
+        let refused = Handshake::begin(&Key([9; KEY_BYTES]), &Secret::new([4; KEY_BYTES]), &opening);
+        assert_eq!(refused.unwrap_err().code, Code::BadRequest);
+    }
+
+    /// Keys are 43 characters of base64url; padding, other alphabets, other lengths and stray bits are refused.
+    #[test]
+    fn keys_are_read_from_base64url() {
+        assert_eq!(Key::parse(&"A".repeat(43)).unwrap().0, [0; KEY_BYTES]);
+        assert_eq!(Key::parse(&format!("{}8", "_".repeat(42))).unwrap().0, [0xff; KEY_BYTES]);
+        let counted = Key::parse("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8").unwrap();
+        assert_eq!(counted.0.to_vec(), (0..32).collect::<Vec<u8>>());
+        let one_short = "A".repeat(42);
+        for wrong in
+            ["", &one_short, &format!("{one_short}A="), &"A".repeat(44), &format!("{one_short}B"), &"+".repeat(43)]
+        {
+            assert_eq!(Key::parse(wrong).unwrap_err().code, Code::BadRequest, "{wrong}");
+        }
+    }
+}

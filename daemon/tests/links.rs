@@ -6,17 +6,18 @@ mod support;
 #[path = "../examples/link_vectors.rs"]
 mod link_vectors;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
 use rmpv::Value;
+use sandlotd::limits::MAX_HALF_OPEN_DAEMON;
 use sandlotd::source::LinkSettings;
 use support::network::{Pod, Provider, Sealed, Trickle, arrival, dial, local_name, settings, write_message};
 use support::noise::Noise;
-use support::{bin, map, resident_kib};
+use support::{Client, PATIENCE, bin, bins, map, resident_kib};
 
 /// The vectors that the other language runs are what this one makes.
 #[test]
@@ -273,4 +274,52 @@ fn a_provider_that_never_reads_bounds_itself() {
     }
     assert_eq!(provider.link(dial(pod.address())).run("echo alive").out(), "alive\n");
     assert!(resident_kib(pod.init_pid()) < 64 * 1024);
+}
+
+fn local(name: &[u8]) -> UnixStream {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// A command of the sandbox that connects to the daemon's own socket and stays.
+fn begin_inside<S: Read + Write>(client: &mut Client<S>, name: &[u8]) -> u32 {
+    let argv = bins(&[env!("CARGO_BIN_EXE_sandlotd"), "connect", std::str::from_utf8(name).unwrap()]);
+    let key = Value::from(format!("inside {}", client.count()));
+    client.begin("exec", &[("key", key), ("argv", argv), ("mode", "stream".into()), ("stdin_open", true.into())])
+}
+
+/// Processes of the sandbox that hold every place have to give one up to who comes from outside.
+#[test]
+fn processes_inside_do_not_keep_the_provider_out() {
+    let name = local_name();
+    let _pod = Pod::start(LinkSettings { local: Some(name.clone()), ..settings() });
+    let mut provider = Provider::new();
+    let mut client = provider.link(local(&name));
+    let inside: Vec<u32> = (0..MAX_HALF_OPEN_DAEMON).map(|_| begin_inside(&mut client, &name)).collect();
+    for id in &inside {
+        assert_eq!(client.next_of(*id).text("t"), "started");
+        // The first message: it has a place.
+        assert_eq!(client.next_of(*id).text("t"), "out");
+    }
+    assert_eq!(provider.link(local(&name)).run("echo outside").out(), "outside\n");
+}
+
+/// Those who come from outside keep their places whatever comes from inside.
+#[test]
+fn processes_inside_push_out_nobody_from_outside() {
+    let name = local_name();
+    let _pod = Pod::start(LinkSettings { local: Some(name.clone()), ..settings() });
+    let mut provider = Provider::new();
+    let mut client = provider.link(local(&name));
+    let outside: Vec<_> = (0..MAX_HALF_OPEN_DAEMON).map(|_| provider.hear(local(&name)).unwrap()).collect();
+    let id = begin_inside(&mut client, &name);
+    assert_eq!(client.next_of(id).text("t"), "started");
+    // Closed at once: it hears nothing, not even a first message.
+    let exit = client.next_of(id);
+    assert_eq!((exit.text("t"), exit.code(), exit.end("out").number("total")), ("exit", Some(0), 0));
+    for heard in outside {
+        let mut client = Client::new(provider.answer(heard));
+        assert_eq!(client.hello().text("t"), "hello");
+    }
 }
