@@ -109,6 +109,26 @@ async def test_a_cut_of_the_pace_is_an_event() -> None:
     assert slowed == [{"limit": 4, "why": "throttled"}]
 
 
+@pytest.mark.parametrize("kind", [NotReady, ImageNotFound])
+async def test_a_bad_image_does_not_slow_the_others(kind: type[SandlotError]) -> None:
+    """Forty creates of it hang for a minute each and fail; a hundred good ones, asked for later, are done after the first."""
+
+    async def hang(point: Point, name: str) -> None:
+        if point == "create.before" and name.startswith("bad"):
+            await asyncio.sleep(60)
+            raise kind("it did not start")
+
+    backend = FakeBackend(interfere=hang)
+    async with providing(backend, pace=Pace(in_flight=8, adaptive=None), attempts=1) as provider:
+        bad = [asyncio.create_task(provider.create(Spec(image="dir:/bad"), name=f"bad-{n}")) for n in range(40)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*(provider.create(SPEC) for _ in range(100)))
+        assert await elapsed() < 70
+        results = await asyncio.gather(*bad, return_exceptions=True)
+        assert {type(result) for result in results} == {kind}
+        assert provider.statistics().failures == {kind.kind: 40}
+
+
 async def test_image_work_is_not_charged_to_readiness() -> None:
     """A create that takes minutes succeeds with a short ready time-out."""
     backend = FakeBackend(interfere=Script(create_before=[180.0]))
