@@ -174,7 +174,15 @@ class KubernetesBackend:
         connection = await _linked(state, tracked)
         tracked.usable = True
         connection.reopen_within_s = state.options.link_grace_s
-        return Opened(connection, _spans(tracked, asked_s, accepted_s, clock()))
+        spans = _spans(tracked, asked_s, accepted_s, clock())
+        try:
+            pulls_s = await state.start.pulls_s(tracked, spans["start"])
+        except asyncio.CancelledError:
+            connection.fail(Closed("nobody waits for this sandbox any more"))
+            raise
+        if pulls_s is not None:
+            spans |= {"pull": pulls_s, "start": spans["start"] - pulls_s}
+        return Opened(connection, spans)
 
     def _expect(self, state: _Running, name: str, grant: Grant) -> Tracked:
         tracked = state.roster.expect(name)

@@ -6,21 +6,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiError
 from sandlot.backends.kubernetes.linking import Links, drop
-from sandlot.backends.kubernetes.objects import EventList, EventSeen
+from sandlot.backends.kubernetes.objects import EventList, EventSeen, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
+from sandlot.backends.kubernetes.pulls import pulled_s
 from sandlot.backends.kubernetes.status import Patience, Trouble, trouble
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
-from sandlot.errors import Infrastructure, SandboxGone, SandlotError
+from sandlot.errors import Infrastructure, ProtocolViolation, SandboxGone, SandlotError
 
 START_PATIENCE_S: Final = 30.0  # for what a node tries again by itself every 10 s or so: volumes, addresses, its runtime
 NEWS_S: Final = 2.0  # a link that breaks is often the first sign of a pod's end, whose reason is on its way
+PULLED_S: Final = 3.0  # a start that took longer may have had to fetch its image
+ASK_S: Final = 2.0  # nobody waits longer for a sandbox that is there, only to know what it waited for
 EVENTS_S: Final = 8.0  # a pod whose container does not run for so long: ask what its events say, and again each time
 
 
@@ -32,6 +35,8 @@ class Start:
     namespace: str
     options: ClusterOptions
     links: Links
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while one pod's pulls are asked for."""
 
     async def first_link(self, pod: Tracked) -> Connection:
         """The link to a pod that was just accepted.
@@ -90,10 +95,28 @@ class Start:
         """What events say of a pod that is stuck on its node. Whoever may not read them waits longer, and no more."""
         if pod.pod is None or not pod.pod.spec.node_name or "running" in pod.times_s:
             return ()
-        query = {"fieldSelector": f"involvedObject.uid={pod.pod.metadata.uid}", "limit": "50"}
+        return await self._all_events(pod.pod)
+
+    async def pulls_s(self, pod: Tracked, start_s: float) -> float | None:
+        """Of the seconds that a pod's start took, those of its images' pulls, where it took so long that there may be some.
+
+        None: not known. Only one pod is asked for at a time, since the API server reads all events to find those of one.
+        """
+        if start_s < PULLED_S or pod.pod is None or self.asking.locked():
+            return None
+        async with self.asking:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    events = await self._all_events(pod.pod)
+            except TimeoutError:
+                return None
+        return min(start_s, pulled_s(events)) if events else None
+
+    async def _all_events(self, pod: Pod) -> Sequence[EventSeen]:
+        query = {"fieldSelector": f"involvedObject.uid={pod.metadata.uid}", "limit": "50"}
         try:
             return (await self.api.get(f"/api/v1/namespaces/{self.namespace}/events", EventList, query=query)).items
-        except ApiError:
+        except (ApiError, ProtocolViolation):
             return ()
 
     @property

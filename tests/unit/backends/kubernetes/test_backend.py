@@ -17,6 +17,7 @@ from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.backend import KubernetesBackend
 from sandlot.backends.kubernetes.options import ClusterOptions
+from sandlot.backends.kubernetes.starting import PULLED_S
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
 from sandlot.janitor import Deletion
@@ -54,6 +55,7 @@ class Links:
         self.daemons = FakeBackend()
         self.failure: errors.SandlotError | None = None
         self.opened: list[Connection] = []
+        self.tracked: dict[str, Tracked] = {}
 
     async def open(self, api: Api, options: ClusterOptions) -> Links:
         return self
@@ -65,6 +67,7 @@ class Links:
         return {"SANDLOT_ENROL": "secret"}
 
     async def connect(self, pod: Tracked) -> Connection:
+        self.tracked[pod.name] = pod
         await pod.wait(lambda one: "running" in one.times_s)
         if self.failure is not None:
             raise self.failure
@@ -258,6 +261,30 @@ async def test_stuck_pod_is_asked_for_its_events() -> None:
         await w.cluster.set_status("box", node="n1")
         with pytest.raises(errors.Unsupported, match="gvisor"):
             await creating
+
+
+async def test_caller_that_goes_away_while_a_pull_is_asked_for_leaves_no_link_open() -> None:
+    """The sandbox was there already, but nobody had it yet."""
+    asked = asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await asyncio.sleep(1000)
+        return web.Response()
+
+    async with world() as w:
+        w.runs = False
+        creating = asyncio.create_task(w.backend.create("box", SPEC, Grant()))
+        await until(lambda: "box" in w.cluster.pods)
+        await w.cluster.set_status("box", node="n1")
+        await until(lambda: w.links.tracked["box"].node is not None)
+        await asyncio.sleep(2 * PULLED_S)
+        with w.cluster.trouble("GET", "events", never):
+            await w.cluster.run("box")
+            await asked.wait()
+            creating.cancel()
+            await asyncio.wait([creating])
+        assert [connection.failure is not None for connection in w.links.opened] == [True]
 
 
 async def test_what_failed_on_a_node_is_tried_elsewhere_next() -> None:
