@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from sandlot.janitor import Deletion
     from sandlot.opening import kubernetes, local
     from sandlot.pacing import Pace
-    from sandlot.policy import Settings
+    from sandlot.policy import Settings, cluster_settings
     from sandlot.pool import Pool, PoolLimits, PoolStatistics
     from sandlot.provider import Provider
     from sandlot.rollout import (
@@ -165,6 +165,7 @@ __all__ = [
     "UserUnsupported",
     "Verdict",
     "WriteFailed",
+    "cluster_settings",
     "group_results",
     "kubernetes",
     "local",
@@ -188,6 +189,7 @@ _LATER: Final = {
     "QueueTarget": "sandlot.adaptive",
     "Pace": "sandlot.pacing",
     "Settings": "sandlot.policy",
+    "cluster_settings": "sandlot.policy",
     "Pool": "sandlot.pool",
     "PoolLimits": "sandlot.pool",
     "PoolStatistics": "sandlot.pool",
