@@ -142,6 +142,19 @@ async def test_exec_publishes_runs_and_leaves_nothing(cluster: Cluster, tmp_path
         assert left(cluster, made.namespace) == []
 
 
+@pytest.mark.parametrize(
+    ("way", "delivery"), [("dial-out", "image"), ("dial-in", "init"), ("exec-bridge", "image"), ("dial-in", "image")]
+)
+async def test_every_way_works_with_its_own_rights(cluster: Cluster, tmp_path: Path, way: str, delivery: str) -> None:
+    """Only links through the API server need another role."""
+    async with applied(cluster, tmp_path, *(["--exec-bridge"] if way == "exec-bridge" else [])) as made:
+        how = ["--connect", way, "--delivery", delivery, *(["--advertise", cluster.gateway] if way == "dial-out" else [])]
+        command = [*client(made, cluster, "exec"), *how, image("busybox"), "--", "sh", "-c", "echo here; exit 7"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert (done.returncode, done.stdout) == (7, "here\n"), done.stderr
+        assert left(cluster, made.namespace) == []
+
+
 async def test_exec_of_the_host_image_is_refused_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     """It exists on no node; that is said before anything is made."""
     async with applied(cluster, tmp_path) as made:
