@@ -4,11 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import calc
 
 # The shared suite's asserts explain themselves like those of test files; it must be said before anything imports them.
 pytest.register_assert_rewrite("sandlot.testing.conformance")
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # pytest-asyncio asks for the current event loop before it brings its own. Up to Python 3.13 the answer is a new loop
 # that nobody closes, unless it has been said that there is none.
