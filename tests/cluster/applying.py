@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from cluster import Cluster
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiNotFound
 from sandlot.backends.kubernetes.credentials import credentials
-from sandlot.backends.kubernetes.objects import Named
+from sandlot.backends.kubernetes.objects import Named, Object
 
 _PLURALS: Final = {"NetworkPolicy": "networkpolicies"}
 _OF_THE_CLUSTER: Final = ("Namespace", "ClusterRole", "ClusterRoleBinding")
@@ -67,6 +68,7 @@ async def applied(cluster: Cluster, folder: Path, *options: str) -> AsyncIterato
                 query = {"fieldManager": "test", "fieldValidation": "Strict"}
                 kind = "application/apply-patch+yaml"
                 await api.request("PATCH", _path(one), body=msgspec.json.encode(one), query=query, content_type=kind)
+            await _wait_granted(api, objects)
             yield Applied(cluster, namespace, folder)
         finally:
             for one in reversed(objects):
@@ -74,6 +76,39 @@ async def applied(cluster: Cluster, folder: Path, *options: str) -> AsyncIterato
                     await api.delete(_path(one), Named)
                 except ApiNotFound:
                     continue
+
+
+async def _wait_granted(api: Api, objects: list[dict[str, Any]]) -> None:
+    """Until the API server acts by every role and binding: it learns of them a moment after it has stored them."""
+    rules = {(one["kind"], one["metadata"]["name"]): one["rules"] for one in objects if one["kind"].endswith("Role")}
+    for one in objects:
+        if one["kind"].endswith("Binding"):
+            (who,), reference = one["subjects"], one["roleRef"]
+            for rule in rules[reference["kind"], reference["name"]]:
+                resource, _, subresource = rule["resources"][0].partition("/")
+                asked = {
+                    "verb": rule["verbs"][0],
+                    "group": rule["apiGroups"][0],
+                    "resource": resource,
+                    "subresource": subresource,
+                }
+                asked["namespace"] = one["metadata"].get("namespace", who["namespace"])
+                asked["name"] = rule.get("resourceNames", [""])[0]
+                user = f"system:serviceaccount:{who['namespace']}:{who['name']}"
+                body = msgspec.json.encode({"spec": {"user": user, "resourceAttributes": asked}})
+                while not (await api.post(_REVIEWS, body, _Review)).status.allowed:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.1)
+
+
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class _Allowed(Object, frozen=True):
+    allowed: bool = False
+
+
+class _Review(Object, frozen=True):
+    status: _Allowed = _Allowed()
 
 
 def _path(one: dict[str, Any]) -> str:
