@@ -16,7 +16,7 @@ from sandlot.podoptions import PodOptions
 from sandlot.spec import Spec
 
 LEASE = OwnerReference(kind="Lease", name="sandlot-client-c1", uid="u1")
-OPTIONS = ClusterOptions(daemon_image="r/sandlotd:1")
+OPTIONS = ClusterOptions(delivery="image", daemon_image="r/sandlotd:1")
 
 
 def made(
@@ -190,7 +190,7 @@ def test_delivery_by_init_container_and_from_the_node() -> None:
     assert node["volumes"] == [{"name": "sandlot", "hostPath": {"path": "/opt/sandlot", "type": "Directory"}}]
     assert node["containers"][0]["volumeMounts"] == [{"name": "sandlot", "mountPath": "/sandlot", "readOnly": True}]
     with pytest.raises(BadRequest, match="push-daemon"):
-        made(options=ClusterOptions())
+        made(options=ClusterOptions(delivery="image"))
 
 
 def test_restricted_pods_meet_the_standard_of_that_name() -> None:
