@@ -45,9 +45,10 @@ class PodOptions:
     host_users: bool | None = None
     """False: a user namespace of the pod's own, so root inside is nobody on the node. None: as the cluster does it."""
     security: PodSecurity = "baseline"
-    """`baseline`: root works as in an ordinary container, with the runtime's default seccomp profile and without raw
-    sockets and devices. `restricted`: what the pod security standard of that name asks for; the image's USER or
-    `Spec.user` must then be a number other than 0."""
+    """`baseline`: root works as in an ordinary container, without raw sockets and devices. The seccomp profile is the
+    cluster's default, which on most is none: then the daemon makes a user namespace of its own, resets in place, tells what
+    changed, and puts its own filter on commands. Runtimes' default profile forbids that. `restricted`: what the pod
+    security standard of that name asks for; the image's USER or `Spec.user` must then be a number other than 0."""
 
     extra: Mapping[str, object] = field(default_factory=dict)
     """A pod spec that is merged over the finished one, last: mappings key by key, lists of named things (containers,

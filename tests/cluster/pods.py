@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from cluster import Cluster
 from cluster.api import Api
 from cluster.nodes import FAKE_TAINT, is_ready
 
@@ -22,6 +23,20 @@ def namespace(api: Api) -> Iterator[str]:
         yield name
     finally:
         api.delete(f"/api/v1/namespaces/{name}")
+
+
+@contextmanager
+def lasting_namespace(cluster: Cluster) -> Iterator[str]:
+    """As `namespace`, for as long as it takes: no connection lies idle meanwhile, which a server may close."""
+    name = f"test-{secrets.token_hex(4)}"
+    with cluster.api() as api:
+        api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        until(lambda: api.exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "service account")
+    try:
+        yield name
+    finally:
+        with cluster.api() as api:
+            api.delete(f"/api/v1/namespaces/{name}")
 
 
 def until(condition: Any, what: str) -> None:

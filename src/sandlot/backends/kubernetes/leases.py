@@ -72,11 +72,12 @@ class ClientLease:
             await asyncio.sleep(self._renew_s * random.uniform(0.8, 1.0))
             while True:
                 try:
-                    await _renew(self._api, f"{self._path}/{self.name}", self._lease_s)
+                    async with asyncio.timeout(self._renew_s):  # an answer that hangs must not cost the lease
+                        await _renew(self._api, f"{self._path}/{self.name}", self._lease_s)
                     break
                 except ApiNotFound:
                     return
-                except SandlotError as error:
+                except (SandlotError, TimeoutError) as error:
                     _log.warning("renewing this client's lease failed and is tried again: %s", error)
                     await asyncio.sleep(RETRY_S)
 

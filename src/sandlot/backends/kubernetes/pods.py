@@ -120,9 +120,10 @@ def _pod_spec(request: PodRequest, options: ClusterOptions) -> Json:
         "terminationGracePeriodSeconds": 0,
         "activeDeadlineSeconds": min(max(1, math.ceil(lifetime_s)), LONGEST_S),
         "hostname": naming.check_dns_label(spec.hostname, "hostname"),
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_container(request)],
     }
+    if wanted.security == "restricted":
+        pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
     asked: Json = {
         "nodeSelector": wanted.node_selector,
         "tolerations": wanted.tolerations,
@@ -167,8 +168,6 @@ def _environment(request: PodRequest) -> list[Json]:
     limits = unenforced(spec)
     if limits:
         ours["SANDLOT_UNENFORCED"] = ",".join(limits)
-    if grant.lease_s is not None:
-        ours["SANDLOT_LEASE_MS"] = str(round(grant.lease_s * 1000))
     if grant.idle_timeout_s is not None:
         ours["SANDLOT_IDLE_MS"] = str(round(grant.idle_timeout_s * 1000))
     return [{"name": name, "value": value} for name, value in ours.items()] + [_variable(*one) for one in spec.env.items()]
