@@ -52,7 +52,7 @@ def expected(*purposes: Purpose) -> set[tuple[str, str, str]]:
     [
         ((), ("sandboxes",)),
         (("--exec-bridge",), ("sandboxes", "exec-bridge")),
-        (("--binder", "--looking", "--policies"), ("sandboxes", "binder", "looking")),
+        (("--looking", "--policies"), ("sandboxes", "looking")),
     ],
 )
 async def test_a_client_may_do_what_the_table_says_and_nothing_else(
@@ -74,10 +74,10 @@ async def test_preflight_finds_no_right_missing_that_was_granted(cluster: Cluste
     async with applied(cluster, tmp_path) as made, await made.api(CLIENT) as api:
         facts = await gather(api, made.namespace)
     lacking = {right.purpose for right, verbs in facts.rights.items() if verbs}
-    assert lacking == {"exec-bridge", "binder", "looking"}
+    assert lacking == {"exec-bridge", "looking"}
     assert facts.nodes is None
     assert facts.quotas is None
-    async with applied(cluster, tmp_path, "--exec-bridge", "--binder", "--looking") as made, await made.api(CLIENT) as api:
+    async with applied(cluster, tmp_path, "--exec-bridge", "--looking") as made, await made.api(CLIENT) as api:
         facts = await gather(api, made.namespace)
     assert not any(facts.rights.values())
     assert facts.namespace_labels is not None

@@ -14,17 +14,15 @@ import click
     help="The pod security level of the namespace.",
 )  # fmt: skip
 @click.option("--exec-bridge", is_flag=True, help="Let clients reach sandboxes through the API server.")
-@click.option("--binder", is_flag=True, help="Let clients place sandboxes without the scheduler.")
 @click.option("--looking", is_flag=True, help="Let clients see more of the cluster with `sandlot doctor`.")
 @click.option("--policies", is_flag=True, help="Isolate sandboxes from each other and from all but their clients.")
 @click.option("--client", "clients", multiple=True, metavar="ADDRESS[/BITS]", help="Outside of the cluster, for --policies.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The one port of clients that sandboxes may call.")
 @click.option("--reaper", metavar="IMAGE", help="Add a reaper in the cluster, from an image with Sandlot in it.")
-def command(  # noqa: PLR0917 - click gives every option by name
+def command(
     namespace: str,
     security: Literal["baseline", "restricted", "privileged"],
     exec_bridge: bool,
-    binder: bool,
     looking: bool,
     policies: bool,
     clients: tuple[str, ...],
@@ -41,7 +39,6 @@ def command(  # noqa: PLR0917 - click gives every option by name
         namespace=namespace,
         security=security,
         exec_bridge=exec_bridge,
-        binder=binder,
         looking=looking,
         policies=policies,
         reaper_image=reaper,

@@ -40,7 +40,6 @@ class ManifestOptions:
     """The pod security level that the namespace enforces. Root in a sandbox, as most task images want it, needs `baseline`;
     delivery by hostpath needs `privileged`."""
     exec_bridge: bool = False
-    binder: bool = False
     looking: bool = False
     """What lets `sandlot doctor` see more, and clients read which registry the cluster advertises."""
     policies: bool = False
@@ -101,8 +100,6 @@ def _client(options: ManifestOptions) -> list[Document]:
     if options.exec_bridge:
         why = "links through the API server (whoever has this may run commands in every pod of the namespace)"
         found += _bound("sandlot-exec", namespace, ("exec-bridge",), CLIENT, why)
-    if options.binder:
-        found += _bound("sandlot-binder", namespace, ("binder",), CLIENT, "placing sandboxes without the scheduler")
     if options.looking:
         found += _bound("sandlot-looking", namespace, ("looking",), CLIENT, "seeing more with sandlot doctor")
         found += _registry_reading(namespace)

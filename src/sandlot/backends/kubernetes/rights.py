@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Purpose = Literal["sandboxes", "exec-bridge", "binder", "looking", "reaper"]
+Purpose = Literal["sandboxes", "exec-bridge", "looking", "reaper"]
 Scope = Literal["namespace", "cluster"]
 
 
@@ -38,9 +38,6 @@ RIGHTS: Final = (
     Right("sandboxes", "events", ("list",), "to say why a pod does not start (no image, no room)"),
     # Which of the two verbs an upgrade to a web socket needs has changed between versions of Kubernetes.
     Right("exec-bridge", "pods/exec", ("get", "create"), "links through the API server, for clients that pods cannot reach"),
-    Right("binder", "pods/binding", ("create",), "to place sandboxes without waiting for the scheduler"),
-    Right("binder", "nodes", ("get", "list", "watch"), "to know what room there is", scope="cluster"),
-    Right("binder", "pods", ("list", "watch"), "to know what takes that room, in all namespaces", scope="cluster"),
     Right("looking", "namespaces", ("get",), "the pod security level, and labels that webhooks select by", scope="cluster"),
     Right("looking", "nodes", ("list",), "versions, pods a node takes, address ranges", scope="cluster"),
     Right("looking", "resourcequotas", ("list",), "what they leave, and what they cost"),

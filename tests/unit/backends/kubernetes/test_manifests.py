@@ -53,8 +53,8 @@ def test_executing_in_pods_is_a_role_of_its_own() -> None:
 
 def test_rights_for_the_cluster_are_named_after_the_namespace() -> None:
     """Two namespaces in one cluster do not overwrite each other's."""
-    objects = made(binder=True, looking=True)
-    assert {name for kind, name in objects if kind == "ClusterRole"} == {"sandlot-binder-rl", "sandlot-looking-rl"}
+    objects = made(looking=True, exec_bridge=True)
+    assert {name for kind, name in objects if kind == "ClusterRole"} == {"sandlot-looking-rl"}
     named = [rule["resourceNames"] for rule in objects["ClusterRole", "sandlot-looking-rl"]["rules"] if "resourceNames" in rule]
     assert named == [["rl"]]
     assert not any(verb not in ("get", "list", "watch") for kind, _, _, verb in rules(objects) if kind == "ClusterRole")
@@ -62,7 +62,7 @@ def test_rights_for_the_cluster_are_named_after_the_namespace() -> None:
 
 def test_every_binding_is_of_a_role_and_an_account_that_are_there() -> None:
     """Nothing is granted to anybody else."""
-    objects = made(exec_bridge=True, binder=True, looking=True, policies=True, reaper_image="a.b/c")
+    objects = made(exec_bridge=True, looking=True, policies=True, reaper_image="a.b/c")
     for (kind, _), one in objects.items():
         if kind.endswith("Binding"):
             assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in objects

@@ -58,9 +58,6 @@ def _rights(facts: Facts) -> Iterator[Finding]:
         elif purpose == "exec-bridge":
             cost = "clients that pods cannot reach, and that cannot reach pods, have no way to them"
             yield Finding("note", "rights for exec-bridge", told, cost, f"{remedy} (with --exec-bridge)")
-        elif purpose == "binder":
-            cost = f"sandboxes wait for the scheduler, stock {STOCK_BINDS_S} a second"
-            yield Finding("note", "rights for the binder", told, cost, f"{remedy} (with --binder)")
         else:
             yield Finding("unknown", "rights to look", told, "what is listed as unknown here stays so", _ASK)
     if "sandboxes" not in lacking and facts.rights:
@@ -217,7 +214,7 @@ def _scheduler(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "unknown", "scheduler rate", "its configuration cannot be read through the API server",
         f"stock: {STOCK_BINDS_S} pods a second, so 1,000 sandboxes wait 20 s for a place",
-        "clientConnection: {qps: 500, burst: 1000} in its configuration, or the binder",
+        "clientConnection: {qps: 500, burst: 1000} in its configuration",
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_what_may_not_be_asked_is_unknown_and_never_good() -> None:
     assert all(one.cost for one in judge(blind) if one.level == "unknown")
 
 
-@pytest.mark.parametrize("purpose", ["sandboxes", "exec-bridge", "binder", "looking"])
+@pytest.mark.parametrize("purpose", ["sandboxes", "exec-bridge", "looking"])
 def test_only_what_every_client_needs_blocks(purpose: str) -> None:
     """The rest costs a way or a view; each says how to get it."""
     rights = {right: right.verbs if right.purpose == purpose else () for right in RIGHTS}
