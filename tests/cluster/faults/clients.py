@@ -1,0 +1,64 @@
+"""How the clients of these tests use their cluster: short leases, so that what they promise can be waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from sandlot.backends.kubernetes import ClusterOptions
+
+LEASE_S = 9.0
+RENEW_S = 2.0
+GRACE_S = 20.0
+"""How long a link may be cut."""
+AFTER_LEASE_S = 30.0
+"""When the lease has run out for so long, nothing may be left: what is promised."""
+
+
+def options(namespace: str, *, link_grace_s: float = GRACE_S) -> ClusterOptions:
+    """For one client. Dial-in, since a pod's address can be cut off from here without touching anybody else."""
+    return ClusterOptions(
+        namespace=namespace,
+        connect="dial-in",
+        delivery="image",
+        lease_s=LEASE_S,
+        renew_s=RENEW_S,
+        link_grace_s=link_grace_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client in a process of its own."""
+
+    process: subprocess.Popen[str]
+    id: str
+
+    def usable(self, count: int) -> list[str]:
+        """Wait until it has so many usable sandboxes, counting from the last call."""
+        return [_line(self.process.stdout) for _ in range(count)]
+
+
+def _line(stream: IO[str] | None) -> str:
+    assert stream is not None
+    line = stream.readline()
+    assert line, "the client ended"
+    return line.strip()
+
+
+@contextmanager
+def client(kubeconfig: Path, namespace: str, image: str, count: int, *more: str) -> Iterator[Client]:
+    """Start one; it is killed at the end."""
+    command = [sys.executable, "-m", "tests.cluster.faults.client", namespace, image, str(count), *more]
+    environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield Client(process, _line(process.stdout))
+        finally:
+            process.kill()
