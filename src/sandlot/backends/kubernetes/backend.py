@@ -110,7 +110,7 @@ class KubernetesBackend:
             raise
         roster = Roster(asyncio.get_running_loop().time)
         watch = PodWatch(api, pods_path(namespace), naming.selector(client=self.client), roster)
-        reaper = Reaper(api, namespace, own=lease.name)
+        reaper = Reaper(api, namespace, own=lease.name, lease_s=options.lease_s)
         tasks = (
             asyncio.create_task(watch.run(), name="watch the pods"),
             asyncio.create_task(_keep(lease, roster), name="renew the client's lease"),
@@ -195,7 +195,7 @@ class KubernetesBackend:
         if grant.lease_s is not None:
             lease = await state.leases.grant(name, grant.lease_s)
         else:
-            lease = state.lease.owner
+            lease = await state.lease.living_owner()
             environment["SANDLOT_GRACE_MS"] = str(round(self.options.link_grace_s * 1000))
         return PodRequest(
             name=name,

@@ -41,6 +41,9 @@ class ClientLease:
         self._api, self._path, self._client = api, collection(namespace), client
         self._lease_s, self._renew_s = lease_s, renew_s
         self._owner: OwnerReference | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._renewed_s = 0.0
+        self._renewal = asyncio.Event()
 
     @property
     def owner(self) -> OwnerReference:
@@ -48,13 +51,24 @@ class ClientLease:
         assert self._owner is not None, "acquire comes first"
         return self._owner
 
+    async def living_owner(self) -> OwnerReference:
+        """The owner of a pod that is about to be made, at once as a rule.
+
+        A process that was stopped for longer than its lease does not know whether it was taken for dead: then this waits
+        until it does, since the cluster deletes at once what is made for a Lease that is gone.
+        """
+        while self._clock() - self._renewed_s > self._lease_s:
+            self._renewal.clear()
+            await self._renewal.wait()
+        return self.owner
+
     async def acquire(self) -> None:
         """Make it. One of the same name can only be an earlier try's whose answer was lost: it is taken over.
 
         Raises:
             ApiDenied: these credentials may not, or ApiNotFound: there is no such namespace.
         """
-        now = self._api.clock.now()
+        now, asked_s = self._api.clock.now(), self._clock()
         body = _lease(self.name, {naming.KIND: "client", naming.CLIENT: self._client}, now, self._lease_s, _holder())
 
         async def post() -> OwnerReference:
@@ -65,15 +79,18 @@ class ClientLease:
             return OwnerReference(kind="Lease", name=self.name, uid=made.metadata.uid)
 
         self._owner = await insist(post, within_s=self._lease_s)
+        self._renewed(asked_s)
 
     async def keep(self) -> None:
         """Renew it again and again. Returns when it is found gone: this client has been taken for dead."""
         while True:
             await asyncio.sleep(self._renew_s * random.uniform(0.8, 1.0))
             while True:
+                asked_s = self._clock()
                 try:
                     async with asyncio.timeout(self._renew_s):  # an answer that hangs must not cost the lease
                         await _renew(self._api, f"{self._path}/{self.name}", self._lease_s)
+                    self._renewed(asked_s)
                     break
                 except ApiNotFound:
                     return
@@ -84,6 +101,10 @@ class ClientLease:
     async def release(self) -> None:
         """Delete it, when nothing is left that belongs to it. Idempotent."""
         await _delete(self._api, f"{self._path}/{self.name}")
+
+    def _renewed(self, asked_s: float) -> None:
+        self._renewed_s = asked_s
+        self._renewal.set()
 
 
 class SandboxLeases:

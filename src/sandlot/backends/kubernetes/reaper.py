@@ -46,13 +46,14 @@ class Reaped:
 class Suspects:
     """Which Leases have run out, and since when that is known. Pure."""
 
-    def __init__(self) -> None:
+    def __init__(self, latest_s: float = LATEST_S) -> None:
+        self._latest_s = latest_s
         self._since: dict[tuple[str, str | None], float] = {}
 
     def look(self, leases: Iterable[Lease], now: float) -> tuple[list[Lease], float]:
         """The Leases whose owners are dead, and in how many seconds to look again. `now`: the server's time."""
         dead: list[Lease] = []
-        again_s = LATEST_S
+        again_s = self._latest_s
         since: dict[tuple[str, str | None], float] = {}
         for lease in leases:
             left = left_s(lease, now)
@@ -80,11 +81,15 @@ class Suspects:
 
 
 class Reaper:
-    """Looks after the Leases of one namespace; `own` is never reaped."""
+    """Looks after the Leases of one namespace; `own` is never reaped.
 
-    def __init__(self, api: Api, namespace: str, *, own: str | None = None) -> None:
+    `lease_s`: how long the Leases there last, as a rule. Each is then seen before it can run out, so that its end is known
+    in time: a client may have come and died between two looks.
+    """
+
+    def __init__(self, api: Api, namespace: str, *, own: str | None = None, lease_s: float = 2 * LATEST_S) -> None:
         self._api, self._namespace, self._own = api, namespace, own
-        self._suspects = Suspects()
+        self._suspects = Suspects(min(LATEST_S, lease_s / 2))
 
     async def run(self) -> None:
         """Look again and again. Never returns; cancel it."""

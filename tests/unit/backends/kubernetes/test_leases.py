@@ -90,6 +90,32 @@ async def test_outage_kills_no_client_that_lives(cluster: FakeCluster, api: Api)
     assert (set(cluster.pods), left(cluster, lease.name) > 0) == ({"p"}, True)
 
 
+async def test_client_that_came_and_died_between_two_looks_is_noticed_in_time(cluster: FakeCluster, api: Api) -> None:
+    """With short leases one looks more often: half a minute after its Lease has run out, nothing of it is left."""
+    await api.request("GET", "/version")
+    reaping = asyncio.create_task(Reaper(api, NAMESPACE, lease_s=9).run())
+    await asyncio.sleep(1)
+    lease = ClientLease(api, NAMESPACE, "c1", lease_s=9, renew_s=3)
+    await lease.acquire()
+    add_pod(cluster, "p", "c1")
+    await asyncio.sleep(9 + 30)
+    reaping.cancel()
+    assert (cluster.pods, cluster.leases) == ({}, {})
+
+
+async def test_client_that_was_stopped_makes_nothing_for_a_lease_that_may_be_gone(cluster: FakeCluster, api: Api) -> None:
+    """It waits until it knows: here others have taken it for dead, and it makes its pods for its new Lease."""
+    lease = await taken(api)
+    before = await lease.living_owner()
+    await asyncio.sleep(61)  # without a renewal
+    asking = asyncio.create_task(lease.living_owner())
+    await cluster.remove("leases", lease.name)
+    await lease.keep()
+    assert not asking.done()
+    await lease.acquire()
+    assert (await asking).uid == lease.owner.uid != before.uid
+
+
 async def test_lost_lease_is_noticed(cluster: FakeCluster, api: Api) -> None:
     """Somebody declared this client dead: `keep` returns, and a new Lease is another one."""
     lease = await taken(api)
