@@ -3,11 +3,14 @@
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
+
+_IDLE_S = 30.0  # the server closes what has been idle for some 90 s, and a request may cross that
 
 
 class ApiError(Exception):
@@ -31,6 +34,7 @@ class Api:
         context.load_cert_chain(pki / f"{who}.crt", pki / f"{who}.key")
         parts = urlsplit(server)
         self._connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
+        self._used_s = time.monotonic()
 
     def __enter__(self) -> "Api":
         return self
@@ -70,6 +74,8 @@ class Api:
     def call(self, method: str, path: str, value: Mapping[str, Any] | None = None) -> bytes:
         """The body of the answer."""
         body = None if value is None else json.dumps(value)
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._connection.close()
         try:
             self._connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = self._connection.getresponse()
@@ -77,6 +83,7 @@ class Api:
         except (OSError, http.client.HTTPException):
             self._connection.close()  # half an exchange must not be taken for the next one's
             raise
+        self._used_s = time.monotonic()
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
             raise ApiError(answer.status, _message(content))
         return content
