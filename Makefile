@@ -15,7 +15,7 @@ CLUSTER_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup system daemon demo demo-kubernetes test test-rust test-python lint bench bench-cluster lock clean
+.PHONY: help setup system daemon demo demo-kubernetes test test-full test-rust test-python lint bench bench-cluster lock clean
 .PHONY: cluster-up cluster-down cluster-status
 
 help: ## this list
@@ -51,7 +51,10 @@ demo: setup ## the main job: rollouts on real tasks, and their result
 demo-kubernetes: setup cluster-up ## the same on a real Kubernetes on this machine (or yours: examples/demo.py --kubernetes)
 	@$(BIN)/python examples/demo.py --out $(DEMO_OUT) --kubernetes
 
-test: lint test-rust test-python ## every check and every test
+test: lint test-rust test-python ## every check, and every test but those that take minutes each
+
+test-full: export SANDLOT_TEST_FULL := 1
+test-full: test ## all of that and the long tests, too: every fault of a cluster
 
 test-rust: setup
 	@cd daemon && cargo test -q --locked

@@ -1,6 +1,7 @@
 """For all tests."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,16 @@ settings.load_profile("any machine")
 # pytest-asyncio asks for the current event loop before it brings its own. Up to Python 3.13 the answer is a new loop
 # that nobody closes, unless it has been said that there is none.
 asyncio.set_event_loop(None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those that take minutes are for `make test-full`."""
+    if os.environ.get("SANDLOT_TEST_FULL") == "1":
+        return
+    apart = [item for item in items if item.get_closest_marker("full") is not None]
+    if apart:
+        config.hook.pytest_deselected(items=apart)
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
 
 
 @pytest.fixture(scope="session")

@@ -46,3 +46,11 @@ def wait_nothing(cluster: Cluster, namespace: str, within_s: float, *, client: s
             break
         time.sleep(LOOK_S)
     return found
+
+
+def wait_without_containers(cluster: Cluster, namespace: str, within_s: float) -> Census:
+    """Until the node runs nothing of this namespace, or `within_s` seconds have passed; what there is then."""
+    end = time.monotonic() + within_s
+    while (found := census(cluster, namespace)).containers and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    return found

@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import IO
 
 from sandlot.backends.kubernetes import ClusterOptions
+from sandlot.backends.kubernetes.options import Connect
 
 LEASE_S = 9.0
 RENEW_S = 2.0
 GRACE_S = 20.0
 """How long a link may be cut."""
-AFTER_LEASE_S = 30.0
-"""When the lease has run out for so long, nothing may be left: what is promised."""
+PATIENCE_S = 300.0
+"""What a busy machine may add to anything."""
+LEFT_S = LEASE_S + 30.0 + PATIENCE_S
+"""After this, nothing may be left of a client that died. On a quiet machine: half a minute after its lease."""
 
 
-def options(namespace: str, *, link_grace_s: float = GRACE_S) -> ClusterOptions:
+def options(namespace: str, *, connect: Connect = "dial-in", link_grace_s: float = GRACE_S) -> ClusterOptions:
     """For one client. Dial-in, since a pod's address can be cut off from here without touching anybody else."""
     return ClusterOptions(
         namespace=namespace,
-        connect="dial-in",
+        connect=connect,
         delivery="image",
         lease_s=LEASE_S,
         renew_s=RENEW_S,

@@ -13,12 +13,12 @@ from sandlot.policy import Settings, cluster_settings
 from tests.cluster import pods
 from tests.cluster.conftest import TestImages
 from tests.cluster.faults.census import wait_nothing
-from tests.cluster.faults.clients import AFTER_LEASE_S, LEASE_S
+from tests.cluster.faults.clients import LEFT_S
 from tests.cluster.faults.proxy import Proxy, proxied
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leases run out in real time."""
+    """Leases run out in real time, and the first may wait for the build of a cluster."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -30,7 +30,7 @@ def space(cluster: Cluster) -> Iterator[str]:
     """A namespace. Whatever a test does, nothing may be left in it, nor of it on the node, soon after the leases' ends."""
     with cluster.api() as api, pods.namespace(api) as name:
         yield name
-        left = wait_nothing(cluster, name, LEASE_S + AFTER_LEASE_S)
+        left = wait_nothing(cluster, name, LEFT_S)
         assert not left, f"left in {name}: {left}"
 
 
