@@ -18,7 +18,7 @@ HERE = Path(__file__).parents[2]
 @pytest.mark.timeout(900)
 def test_a_container_survives_a_command_that_runs_out_of_memory() -> None:
     """With `memory.oom.group` as a kubelet sets it, and without, on Linux 6.1 with cgroup v2."""
-    unpacked("debian")
+    unpacked("busybox")
     environment = {
         "PATH": os.defpath + ":/usr/sbin:/sbin",
         "HOME": "/root",
