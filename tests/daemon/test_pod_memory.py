@@ -13,15 +13,15 @@ from tests.daemon.containers import Container, Wanted, running
 MIB = 1 << 20
 VERSION_2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 GROUPED = pytest.param(True, marks=pytest.mark.skipif(not VERSION_2, reason="only cgroup version 2 kills in groups"))
-GROW = "dd if=/dev/zero of=/dev/null bs=400M count=1"
-"""Asks for twice the memory there is, and fills it as fast as it can."""
+GROW = "dd if=/dev/zero of=/dev/null bs=150M count=1"
+"""Asks for more than twice the memory there is, and fills it as fast as it can."""
 
 
 @pytest.fixture(params=[False, GROUPED], ids=["one process", "grouped"])
 def container(request: pytest.FixtureRequest) -> Iterator[Container]:
     """A container with little memory, in which the kernel kills one process, or all of them at once."""
     with ExitStack() as stack:
-        wanted = Wanted(memory_bytes=192 * MIB, oom_group=request.param)
+        wanted = Wanted(memory_bytes=64 * MIB, oom_group=request.param)
         yield stack.enter_context(running(wanted))
 
 
@@ -44,7 +44,7 @@ def test_only_the_command_that_holds_most_is_killed(container: Container) -> Non
 def test_cached_files_are_no_reason_to_kill(container: Container) -> None:
     """More is written and read than there is memory: the kernel takes the pages back, and nobody is killed."""
     box = container.open()
-    end = box.run("head -c 300000000 /dev/zero > /big && wc -c < /big")
+    end = box.run("head -c 90000000 /dev/zero > /big && wc -c < /big")
     assert (end["code"], end["oom"]) == (0, False), end
-    assert end["out"]["d"].strip() == b"300000000"
+    assert end["out"]["d"].strip() == b"90000000"
     assert box.call(t="usage")["oom_kills"] == 0

@@ -65,7 +65,11 @@ pub fn make(blueprint: &Blueprint, survey: &Survey) -> Result<Made> {
     let mut status = 0;
     // SAFETY: our own child, whose status goes into plain memory of ours.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
-    made
+    made.map_err(|error| match error.code {
+        // The child has said why.
+        Code::Gone => Error::new(Code::Unsupported, "it may have no namespaces of its own"),
+        _ => error,
+    })
 }
 
 impl Made {
