@@ -21,9 +21,12 @@ NAME: Final = "name-of-the-pod"
 """Stands for it in a manifest that many pods are made from."""
 PAUSE: Final = ["sleep", "86400"]
 
+_SMALL: Final = {"cpu": "10m", "memory": "16Mi"}
+"""Hundreds have room on a node of two processors."""
 _PLACES: Final[dict[Nodes, PodOptions]] = {
-    "real": PodOptions(),
+    "real": PodOptions(requests=_SMALL),
     "fake": PodOptions(
+        requests=_SMALL,
         node_selector={"type": "kwok"},
         tolerations=({"key": "kwok.x-k8s.io/node", "operator": "Exists"},),
     ),
