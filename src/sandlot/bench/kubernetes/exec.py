@@ -29,7 +29,7 @@ from sandlot.spec import Spec
 
 LOCAL: Final = "this machine"
 STREAM: Final = "exec stream of the API server"
-WAYS: Final[tuple[Connect, ...]] = ("dial-in", "dial-out", "exec-bridge")
+WAYS: Final[tuple[Connect, ...]] = ("dial-in", "dial-out")
 _PROTOCOL: Final = "v5.channel.k8s.io"
 _STATUS: Final = 3
 """The channel on which the API server says how the command ended."""
@@ -157,7 +157,7 @@ def _streamed(opened: aiohttp.ClientSession, name: str, pod: str) -> Run:
     async def run(number: int) -> int:
         words = "&".join(f"command={quote(word)}" for word in ("sh", "-c", _script(number)))
         path = f"/api/v1/namespaces/{name}/pods/{pod}/exec?{words}&container=task&stdout=true&stderr=true"
-        async with opened.ws_connect(path, protocols=[_PROTOCOL], max_msg_size=0) as stream:
+        async with opened.ws_connect(path, protocols=[_PROTOCOL], headers={"Accept": "*/*"}, max_msg_size=0) as stream:
             async for message in stream:
                 if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == bytes([_STATUS]):
                     return code_of(message.data[1:])
