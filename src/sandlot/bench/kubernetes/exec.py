@@ -29,7 +29,7 @@ from sandlot.spec import Spec
 
 LOCAL: Final = "this machine"
 STREAM: Final = "exec stream of the API server"
-WAYS: Final[tuple[Connect, ...]] = ("dial-in", "dial-out")
+WAYS: Final[tuple[Connect, ...]] = ("dial-in", "dial-out", "exec-bridge")
 _PROTOCOL: Final = "v5.channel.k8s.io"
 _STATUS: Final = 3
 """The channel on which the API server says how the command ended."""

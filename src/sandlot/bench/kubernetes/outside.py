@@ -57,25 +57,30 @@ class Observer:
 
 @asynccontextmanager
 async def namespace(session: aiohttp.ClientSession, name: str) -> AsyncIterator[None]:
-    """A namespace of the benchmark's own, ready for pods, and removed afterwards: what is in it is nobody else's."""
+    """A namespace of the benchmark's own, ready for pods: what is in it is nobody else's.
+
+    Afterwards it is removed, and waited for: clearing the events of thousands of pods is work of the cluster that whatever
+    is measured next must not bear.
+    """
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"sandlot.dev/kind": "bench"}}}
     async with session.post("/api/v1/namespaces", data=msgspec.json.encode(body), headers=JSON_BODY):
         pass
     try:
-        await _account(session, name)
+        # Every pod is admitted with this account, though none of ours gets its token.
+        await _until(session, f"/api/v1/namespaces/{name}/serviceaccounts/default", there=True)
         yield
     finally:
         async with session.delete(f"/api/v1/namespaces/{name}"):
             pass
+        await _until(session, f"/api/v1/namespaces/{name}", there=False)
 
 
-async def _account(session: aiohttp.ClientSession, name: str) -> None:
-    """Wait for the service account that every pod is admitted with, though none of ours gets its token."""
+async def _until(session: aiohttp.ClientSession, path: str, *, there: bool) -> None:
+    """Wait until something exists, or no longer does."""
     while True:
-        try:
-            async with session.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"):
+        async with session.get(path, raise_for_status=False) as answer:
+            if answer.status != 404:
+                answer.raise_for_status()
+            if (answer.status != 404) is there:
                 return
-        except aiohttp.ClientResponseError as error:
-            if error.status != 404:
-                raise
-            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
