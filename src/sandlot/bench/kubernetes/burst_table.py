@@ -128,14 +128,15 @@ def _fairness(table: _Rows, clients: int) -> None:
     def alone_s(place: int) -> Figure:
         return lambda one: fair_wait_s(one.outcomes[place].asked, clients, rate)
 
-    table.add("fairness (Jain) while all clients wanted more", "of 1", _jain)
+    if all(_shares(one) for one in (*table.ours, *table.floors)):  # else no two of them were ever in each other's way
+        table.add("fairness (Jain) while all clients wanted more", "of 1", lambda one: jain(_shares(one)))
     for place in range(1, clients):
         case = f"client {place + 1}: all usable, beside alone at 1/{clients} of the floor's rate"
         table.add(case, "s", _usable_s(100, place), alone_s(place))
 
 
-def _jain(one: Round) -> float:
-    return jain(together([each.began_s for each in one.outcomes], [each.harvest.moments_s for each in one.outcomes]))
+def _shares(one: Round) -> list[int]:
+    return together([each.began_s for each in one.outcomes], [each.harvest.moments_s for each in one.outcomes])
 
 
 def _outcome(table: _Rows) -> None:

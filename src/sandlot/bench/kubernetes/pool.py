@@ -23,10 +23,12 @@ from sandlot.pool import Pool, PoolLimits, PoolStatistics
 from sandlot.provider import Provider
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
-from sandlot.strategies import look_ahead
+from sandlot.strategies import Strategy, fixed, look_ahead
 
 EACH: Final = 4
 """Rollouts of one task, where every task has an environment of its own."""
+IDLE_S: Final = 0.005
+"""Between two looks whether all pods wait."""
 WORK: Final = "test ! -e /tmp/mark && echo {number} >/tmp/mark && exit {code}; exit 255"
 """What an episode does: it fails where one before it has left something."""
 
@@ -50,12 +52,10 @@ class _Case:
     statistics: PoolStatistics
 
     def rows(self) -> list[Row]:
-        later = self.waits_s[len(self.waits_s) // 4 :]
         return [
             self._waits("lease", self.waits_s),
-            self._waits("lease, the first quarter left out", later),
             self._count("pods made", self.statistics.created),
-            self._count("of them given up as not clean or dead", sum(self.statistics.discarded.values())),
+            *(self._count(f"given up: {why}", n) for why, n in sorted(self.statistics.discarded.items())),
             self._count("leases of a pod that had served before", self.statistics.reused),
         ]
 
@@ -68,7 +68,9 @@ class _Case:
 
 
 async def measure(rollouts: Rollouts, progress: Callable[[str], None]) -> Table:
-    """The same image for all, then an environment of its own for every `EACH` of them, which no other can use."""
+    """Leases one at a time of pods that wait for them; then rollouts without a pause, of one image for all, and of an
+    environment of its own for every `EACH` of them, which no other can use: there a reset is on the way of who comes next.
+    """
     images = await published(rollouts.image, "real")
     one = pods.spec(images.task, "real")
     cases = {
@@ -76,17 +78,39 @@ async def measure(rollouts: Rollouts, progress: Callable[[str], None]) -> Table:
         f"one environment for {EACH}": [replace(one, env={"TASK": str(n // EACH)}) for n in range(rollouts.count)],
     }
     found: list[_Case] = []
+    kept = fixed({one: rollouts.concurrency})
     name = f"sandlot-bench-{secrets.token_hex(4)}"
     async with session(4) as opened, namespace(opened, name):
-        for case, specs in cases.items():
-            progress(f"{rollouts.count} rollouts, {case}")
-            options = ClusterOptions(namespace=name, connect=rollouts.connect, daemon_image=images.daemon)
-            async with sandlot.kubernetes(options=options) as provider:
+        options = ClusterOptions(namespace=name, connect=rollouts.connect, daemon_image=images.daemon)
+        async with sandlot.kubernetes(options=options) as provider:
+            progress(f"leases of {rollouts.concurrency} pods that wait")
+            found.append(await _one_at_a_time(provider, one, kept, rollouts))
+            for case, specs in cases.items():
+                progress(f"{rollouts.count} rollouts, {case}")
                 found.append(await _run(case, provider, specs, rollouts.concurrency))
         left = await Observer(opened, name).left(LEFT_S)
     total = float(sum(len(names) for names in left.values()))
     rows = [row for case in found for row in case.rows()]
     return Table("pool", machine(), (*rows, Row("left after exit, pods and leases", 2, total, None, "count", 0.0)))
+
+
+async def _one_at_a_time(provider: Provider, spec: Spec, kept: Strategy, rollouts: Rollouts) -> _Case:
+    waits_s: list[float] = []
+    async with Pool(provider, strategy=kept, limits=PoolLimits(sandboxes=rollouts.concurrency)) as pool:
+        for number in range(rollouts.count):
+            await _until_idle(pool, rollouts.concurrency)
+            asked = time.perf_counter()
+            async with pool.lease(spec) as box:
+                waits_s.append(time.perf_counter() - asked)
+                await _episode(box, number)
+        return _Case("waiting pods, one at a time", waits_s, pool.statistics())
+
+
+async def _until_idle(pool: Pool, count: int) -> None:
+    while True:
+        if pool.statistics().idle >= count:
+            return
+        await asyncio.sleep(IDLE_S)
 
 
 async def _run(case: str, provider: Provider, specs: Sequence[Spec], concurrency: int) -> _Case:

@@ -78,6 +78,16 @@ def test_small_clients_are_held_against_their_fair_share_alone() -> None:
     assert (small.p50, small.floor, small.ratio) == (3, 1, 3)
 
 
+def test_fairness_is_told_only_of_clients_that_wanted_at_the_same_time() -> None:
+    """Two that shared 3 : 1 make 0.8; where one had ended before the other began, nothing is said."""
+    plain = round_of("plain", outcome(0, [1, 2, 3, 9], 4), outcome(0, [1, 2, 3], 3))
+    ours = round_of("sandboxes", outcome(0, [1, 2, 3, 9], 4), outcome(0, [4], 1))
+    apart = round_of("sandboxes", outcome(0, [1, 2], 2), outcome(5, [6], 1))
+    case = "fairness (Jain) while all clients wanted more"
+    assert table(plain, ours, skew=True)[case].p50 == pytest.approx(16 / 20)
+    assert case not in table(plain, apart, skew=True)
+
+
 def test_requests_are_dealt_evenly_or_by_the_skew() -> None:
     """The first takes the rest; a skewed burst is 7 : 1 : 1 : 1 and about four clients only."""
     burst = Burst(requests=10_001, clients=4, nodes="fake", connect="dial-in", image="i")
