@@ -122,8 +122,6 @@ def _pod_spec(request: PodRequest, options: ClusterOptions) -> Json:
         "hostname": naming.check_dns_label(spec.hostname, "hostname"),
         "containers": [_container(request)],
     }
-    if wanted.security == "restricted":
-        pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
     asked: Json = {
         "nodeSelector": wanted.node_selector,
         "tolerations": wanted.tolerations,
@@ -133,6 +131,7 @@ def _pod_spec(request: PodRequest, options: ClusterOptions) -> Json:
         "serviceAccountName": wanted.service_account,
         "schedulerName": wanted.scheduler,
         "priorityClassName": wanted.priority_class,
+        "securityContext": _pod_security(spec),
     }
     pod |= {name: thawed(value) for name, value in asked.items() if value}
     if wanted.host_users is not None:
@@ -216,6 +215,17 @@ def _security(spec: Spec) -> Json:
         if ids[1] is not None:
             context["runAsGroup"] = ids[1]
     return context
+
+
+def _pod_security(spec: Spec) -> Json:
+    """The runtime's own filter of system calls, where the daemon cannot bring its own.
+
+    The runtime's forbids user namespaces, and with them every reset in place. Root's daemon makes one, and gives commands a
+    filter that is stricter (decision 7); a pod that is not root's can have neither.
+    """
+    ids = _numeric(spec)
+    is_root = spec.pod.security == "baseline" and (ids is None or ids[0] == 0)
+    return {} if is_root else {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def _numeric(spec: Spec) -> tuple[int, int | None] | None:

@@ -202,6 +202,18 @@ def test_restricted_pods_meet_the_standard_of_that_name() -> None:
     assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+@pytest.mark.parametrize("user", [None, 0, "0:5", "app"])
+def test_the_runtimes_filter_does_not_forbid_what_resets_need(user: int | str | None) -> None:
+    """Root's daemon makes a user namespace, and filters the system calls of commands itself."""
+    assert "securityContext" not in made(Spec(image="i", user=user))["spec"]
+
+
+def test_who_cannot_have_the_daemons_filter_has_the_runtimes() -> None:
+    """A pod that is known not to be root's."""
+    pod = made(Spec(image="i", user=1000))["spec"]
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_options_of_placement_are_the_pods_own() -> None:
     """Each goes where Kubernetes has it."""
     wanted = PodOptions(
