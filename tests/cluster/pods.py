@@ -1,8 +1,9 @@
 """Pods for the cluster's own tests, in a namespace of the test's."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +46,14 @@ def until(condition: Any, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited in vain for: {what}"
         time.sleep(0.05)
+
+
+async def becomes(condition: Callable[[], bool], what: str) -> None:
+    """The same, for what this event loop itself brings about."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for: {what}"
+        await asyncio.sleep(0.02)
 
 
 def run(api: Api, space: str, name: str, **spec: Any) -> dict[str, Any]:
