@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 import sandlot
-from cluster import Cluster
+from cluster import Cluster, down, images, running, up
+from cluster.say import Say
 from sandlot.policy import Settings, cluster_settings
 from tests.cluster import pods
-from tests.cluster.conftest import TestImages
+from tests.cluster.conftest import TestImages, own_name
 from tests.cluster.faults.census import wait_nothing
 from tests.cluster.faults.clients import LEFT_S
 from tests.cluster.faults.proxy import Proxy, proxied
@@ -25,13 +27,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture
-def space(cluster: Cluster) -> Iterator[str]:
-    """A namespace. Whatever a test does, nothing may be left in it, nor of it on the node, soon after the leases' ends."""
+def watched_namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace that must be empty in the end, and on the node too."""
     with cluster.api() as api, pods.namespace(api) as name:
         yield name
         left = wait_nothing(cluster, name, LEFT_S)
         assert not left, f"left in {name}: {left}"
+
+
+@pytest.fixture
+def space(cluster: Cluster) -> Iterator[str]:
+    """A namespace. Whatever a test does, nothing may be left in it, nor of it on the node, soon after the leases' ends."""
+    yield from watched_namespace(cluster)
+
+
+@pytest.fixture(scope="session")
+def breakable(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster whose parts may be stopped: the session's own, or another one where somebody else's was named."""
+    if "SANDLOT_TEST_CLUSTER" not in os.environ:
+        yield cluster
+        return
+    name = own_name("breakable")
+    up.up(up.Wanted(name), Say())
+    yield running(name)
+    assert not down.down(name, Say()), "the cluster left something behind"
+
+
+@pytest.fixture
+def own_space(breakable: Cluster) -> Iterator[str]:
+    """As `space`, in the cluster that may be broken."""
+    yield from watched_namespace(breakable)
+
+
+@pytest.fixture
+def own_image(breakable: Cluster, tmp_path: Path) -> str:
+    """As `image`, in the cluster that may be broken."""
+    commands = {f"bin/{name}": "busybox" for name in ("sh", "sleep", "cat")}
+    made = images.make(tmp_path / "busybox", {"bin/busybox": Path("/bin/busybox")}, links=commands)
+    return breakable.push(made, "tests/faults:1")
 
 
 @pytest.fixture

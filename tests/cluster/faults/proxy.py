@@ -6,6 +6,7 @@ It runs in the test's own loop, speaks plain HTTP on loopback, and signs in to t
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -103,9 +104,9 @@ class Proxy:
             return web.json_response(status, status=act.status, headers=headers)
         if isinstance(act, Stale):
             status = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
-            return web.json_response({"type": "ERROR", "object": status})
+            return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n", content_type="application/json")
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
-        async with session.request(request.method, server + str(request.rel_url), data=body, headers=headers) as answer:
+        async with session.request(request.method, server + str(request.rel_url), data=body or None, headers=headers) as answer:
             if isinstance(act, LoseAnswer):
                 await answer.read()
                 assert request.transport is not None
@@ -140,7 +141,11 @@ async def proxied(cluster: Cluster, folder: Path) -> AsyncIterator[Proxy]:
     proxy = Proxy(folder / "kubeconfig")
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=True) as s:
         application = web.Application(client_max_size=64 * 2**20)
-        application.router.add_route("*", "/{path:.*}", lambda request: proxy.handle(request, s, server))
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await proxy.handle(request, s, server)
+
+        application.router.add_route("*", "/{path:.*}", handle)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
