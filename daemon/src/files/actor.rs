@@ -132,14 +132,28 @@ fn fs_gid() -> u32 {
 
 /// Returns the id before the call; an id the kernel cannot take changes nothing.
 fn set_fs_uid(uid: u32) -> u32 {
-    // SAFETY: the call takes one integer and touches no memory of ours.
-    let before = unsafe { libc::syscall(libc::SYS_setfsuid, libc::c_long::from(uid)) };
-    before as u32
+    set_id(libc::SYS_setfsuid, libc::SYS_geteuid, libc::SYS_setresuid, uid)
 }
 
 /// As [`set_fs_uid`], for the group.
 fn set_fs_gid(gid: u32) -> u32 {
-    // SAFETY: the call takes one integer and touches no memory of ours.
-    let before = unsafe { libc::syscall(libc::SYS_setfsgid, libc::c_long::from(gid)) };
-    before as u32
+    set_id(libc::SYS_setfsgid, libc::SYS_getegid, libc::SYS_setresgid, gid)
+}
+
+/// Where there are no ids for file access alone (gVisor), files go by the effective ones. Real and saved ids stay, which
+/// are those by which a thread can be signalled, and with which it comes back.
+fn set_id(set_fs: libc::c_long, get_effective: libc::c_long, set_all: libc::c_long, id: u32) -> u32 {
+    const UNCHANGED: libc::c_long = -1;
+    // SAFETY: these calls take integers and touch no memory of ours.
+    unsafe {
+        let before = libc::syscall(set_fs, libc::c_long::from(id));
+        if before >= 0 {
+            return before as u32;
+        }
+        let before = libc::syscall(get_effective) as u32;
+        if id != u32::MAX {
+            libc::syscall(set_all, UNCHANGED, libc::c_long::from(id), UNCHANGED);
+        }
+        before
+    }
 }
