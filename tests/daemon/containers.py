@@ -28,6 +28,8 @@ CAPABILITIES = tuple(f"CAP_{name}" for name in NAMES.split())
 MASKED = ["/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"]
 MASKED += ["/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"]
 READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+PATIENCE_S = 240.0
+"""Longer than anything takes in an emulated machine on a busy one; reached only by a fault."""
 _numbers = itertools.count(1)
 
 
@@ -65,7 +67,7 @@ class Container:
     def __init__(self, folder: Path, wanted: Wanted) -> None:
         self.folder = folder
         self.name = f"sandlot-test-{os.getpid()}-{next(_numbers)}"
-        self._patience = time.monotonic() + 60
+        self._patience = time.monotonic() + PATIENCE_S
         self._boxes: list[Box] = []
         self._bridges: list[subprocess.Popen[bytes]] = []
         self._provider = Provider()
@@ -83,7 +85,7 @@ class Container:
             with theirs:
                 words = [*self._runc(), "exec", self.name, "/sandlot/sandlotd", "connect"]
                 bridge = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
-            ours.settimeout(60)
+            ours.settimeout(PATIENCE_S)
             try:
                 box = Box(self._provider.receive(ours), self.name, {})
             except EOFError:
@@ -93,6 +95,7 @@ class Container:
                 assert time.monotonic() < self._patience, said.decode()
                 time.sleep(0.02)
                 continue
+            box.sock.settimeout(PATIENCE_S)
             self._boxes.append(box)
             self._bridges.append(bridge)
             return box
@@ -113,7 +116,7 @@ class Container:
 
     def wait(self) -> int:
         """Its exit code."""
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
     def remove(self) -> None:
         for box in self._boxes:
@@ -121,7 +124,7 @@ class Container:
         for bridge in self._bridges:
             bridge.communicate()
         subprocess.run([*self._runc(), "delete", "--force", self.name], capture_output=True, check=False)
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
 
     def _runc(self) -> list[str]:
         return ["runc", "--root", str(self.folder / "state")]
