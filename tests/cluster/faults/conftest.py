@@ -11,7 +11,6 @@ import pytest
 import sandlot
 from cluster import Cluster, down, images, running, up
 from cluster.say import Say
-from sandlot.policy import Settings, cluster_settings
 from tests.cluster import pods
 from tests.cluster.conftest import TestImages, own_name
 from tests.cluster.faults.census import wait_nothing
@@ -84,9 +83,3 @@ async def proxy(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Proxy]:
     """Between the test's client and the API server."""
     async with proxied(cluster, tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def settings() -> Settings:
-    """As on every cluster."""
-    return cluster_settings()

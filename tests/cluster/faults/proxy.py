@@ -78,7 +78,6 @@ class Proxy:
     acted: Counter[str] = field(default_factory=Counter)
     """How often it did what, by class: a test must see that its fault happened."""
     seen: Counter[str] = field(default_factory=Counter)
-    _watches: set[web.StreamResponse] = field(default_factory=set)
     _transports: set[asyncio.Transport] = field(default_factory=set)
 
     def cut_watches(self) -> int:
