@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster, build, down, images, parts, running, state, up
-from cluster.options import USUAL
+from cluster.options import USUAL, Options
 from cluster.processes import Identity, identify
 from cluster.say import Say
 
 _HERE = Path(__file__).parent
 _FAKE_NODES = 4
+WANTED = Options(runtimes=("gvisor",)) if os.environ.get("SANDLOT_TEST_FULL") else USUAL
 _COLD_S = 1800  # the first test may wait for the build of Kubernetes
 
 
@@ -31,7 +32,7 @@ def able() -> None:
     """Whether this machine can have a cluster: it makes cgroups, namespaces and a bridge, and builds its parts."""
     if os.geteuid() != 0:
         pytest.skip("a cluster needs root")
-    if (lacking := build.obstacle(parts.parts(USUAL))) is not None:
+    if (lacking := build.obstacle(parts.parts(WANTED))) is not None:
         pytest.skip(f"a cluster cannot be built: {lacking}")
 
 
@@ -46,7 +47,7 @@ def cluster(able: None) -> Iterator[Cluster]:
         return
     _remove_abandoned()
     name = own_name("tests")
-    up.up(up.Wanted(name, _FAKE_NODES), Say())
+    up.up(up.Wanted(name, _FAKE_NODES, WANTED), Say())
     yield running(name)
     assert not down.down(name, Say()), "the cluster left something behind"
 

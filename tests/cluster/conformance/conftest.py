@@ -29,17 +29,20 @@ from tests.images.build import image
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """One way for links, and one for the daemon."""
+    """One way for links, one for the daemon, and what runs the containers."""
 
     connect: Connect
     delivery: Delivery
+    runtime: str | None = None
+    """A RuntimeClass; None: the node's usual one."""
 
     def __str__(self) -> str:
-        return f"{self.connect}+{self.delivery}"
+        return "+".join(filter(None, (self.connect, self.delivery, self.runtime)))
 
 
 FIRST: Final = Ways("dial-in", "image")
 OTHERS: Final = (Ways("dial-out", "init"), Ways("exec-bridge", "hostpath"))
+UNDER_GVISOR: Final = Ways("dial-in", "image", "gvisor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,36 @@ DIFFERENCES: Final[tuple[Difference, ...]] = (
 )
 """At most five, none about output, time limits or files."""
 
+GVISOR: Final = (
+    Difference(
+        "gVisor's own kernel: `kill -9 -1` reaches the first process too, so the sandbox ends, as one that was killed",
+        ("test_kill_all_from_inside_spares_the_daemon[{ways}-None]",),
+    ),
+    Difference(
+        "gVisor is one process to the node: memory that runs out ends the sandbox (why: oom), not the command alone",
+        ("test_memory_limit_kills_the_command_and_says_so",),
+    ),
+    Difference(
+        "gVisor has no overlay that a container may mount: nothing is undone in place, and a pool makes a new pod instead",
+        ("test_reset_restores_everything_an_episode_can_change", "test_reset_again_and_again_stays_clean"),
+    ),
+    Difference(
+        "what gVisor has instead of Linux: user namespaces and a kernel log that are its own, /dev/shm as large as the memory,"
+        " mounts without set-user-id",
+        (
+            "test_ways_out_are_closed[{ways}-unshare -U true]",
+            "test_ways_out_are_closed[{ways}-dmesg]",
+            "test_shared_memory_is_as_large_as_documented",
+            "test_user_management_works_as_in_a_container",
+        ),
+    ),
+    Difference(
+        "gVisor does not tell where a file has holes: a sparse file comes down whole, with the same content",
+        ("test_a_tree_goes_up_and_comes_down_unchanged",),
+    ),
+)
+"""On top of those, under gVisor."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each check in one way, or in all; `test_ways` has those that run in every other way."""
@@ -81,17 +114,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     wanted: tuple[Ways, ...] = OTHERS if metafunc.module.__name__.endswith(".test_ways") else (FIRST,)
     if os.environ.get("SANDLOT_TEST_FULL"):
-        wanted = () if wanted is OTHERS else (FIRST, *OTHERS)
+        wanted = () if wanted is OTHERS else (FIRST, *OTHERS, UNDER_GVISOR)
     metafunc.parametrize("ways", wanted, ids=str, scope="package")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A listed difference must really differ: it is expected to fail, and a pass is an error."""
-    listed = {check: one.reason for one in DIFFERENCES for check in one.checks}
-    here = Path(__file__).parent
     for item in items:
-        reason = listed.get(getattr(item, "originalname", ""))
-        if reason is not None and here in item.path.parents:
+        if "cluster/conformance" not in item.nodeid or not isinstance(item, pytest.Function):
+            continue
+        ways = item.callspec.params.get("ways") if hasattr(item, "callspec") else None
+        differences = (*DIFFERENCES, *GVISOR) if ways == UNDER_GVISOR else DIFFERENCES
+        listed = {check.format(ways=ways): one.reason for one in differences for check in one.checks}
+        reason = listed.get(item.originalname) or listed.get(item.name)
+        if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
@@ -136,13 +172,14 @@ async def provider(cluster: Cluster, ways: Ways, space: str, on_the_node: Path) 
 
 
 @pytest_asyncio.fixture(loop_scope="package")
-async def make_box(cluster: Cluster, provider: sandlot.Provider) -> AsyncIterator[MakeBox]:
+async def make_box(cluster: Cluster, provider: sandlot.Provider, ways: Ways) -> AsyncIterator[MakeBox]:
     """See `sandlot.testing.conformance`. Pods cannot limit processes, so the suite's limits are asked for as best effort."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def make(image_name: str = "busybox", /, **fields: object) -> sandlot.Sandbox:
             reference = image_name if ":" in image_name else image(image_name)
-            pod = sandlot.PodOptions(node_selector={"kubernetes.io/hostname": cluster.real_node})
+            node = {"kubernetes.io/hostname": cluster.real_node}
+            pod = sandlot.PodOptions(node_selector=node, runtime_class=ways.runtime)
             wanted = {"limits": "best-effort", "pod": pod, **fields}
             spec = sandlot.Spec(image=reference, **wanted)  # type: ignore[arg-type]
             return await stack.enter_async_context(await provider.create(spec))
