@@ -136,6 +136,23 @@ async def test_leased_sandbox_outlives_its_provider(cluster: Cluster, options: C
     assert left(cluster, options.namespace) == []
 
 
+async def test_leased_sandbox_is_taken_over_by_another_process(
+    cluster: Cluster, options: ClusterOptions, test_images: TestImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its files and its running commands; who deletes it at last need not be who made it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    arguments = {"kubeconfig": cluster.kubeconfig, "registry": registry(cluster), "options": options}
+    async with sandlot.kubernetes(**arguments) as first:  # type: ignore[arg-type]
+        box = await first.create(spec(cluster, test_images.busybox), owner="leased", lease_s=300)
+        await box.exec("echo kept > /file; sleep 98765 &", check=True)
+    async with sandlot.kubernetes(**arguments) as second:  # type: ignore[arg-type]
+        again = await second.attach(box.name)
+        assert (await again.exec("cat /file")).stdout == "kept\n"
+        assert sum(one.name == "sleep" for one in await again.processes()) == 1
+        await second.delete(box.name)
+    assert left(cluster, options.namespace) == []
+
+
 CLIENT = """
 import asyncio, sys, sandlot
 from sandlot.backends.kubernetes import ClusterOptions

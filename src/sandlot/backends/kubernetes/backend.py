@@ -13,16 +13,18 @@ from typing import Final
 from sandlot.backends.base import Gone, Grant, Opened, Part, SandboxInfo
 from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
-from sandlot.backends.kubernetes.api_errors import ApiError, ApiExists, ApiThrottled, ApiUnavailable, ApiUnreachable
+from sandlot.backends.kubernetes.api_errors import ApiError, ApiExists
 from sandlot.backends.kubernetes.credentials import Load
 from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
 from sandlot.backends.kubernetes.images import Images
+from sandlot.backends.kubernetes.leased import LeasedLinks
 from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, collection, left_s
 from sandlot.backends.kubernetes.linking import Links, OpenLinks, drop, open_links
 from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
-from sandlot.backends.kubernetes.objects import Lease, LeaseList, Named, Pod
+from sandlot.backends.kubernetes.objects import Lease, LeaseList, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pods import PodRequest, manifest
+from sandlot.backends.kubernetes.posting import POST_S, post_pod
 from sandlot.backends.kubernetes.preflight.remembering import Memory
 from sandlot.backends.kubernetes.preflight.resolving import resolved
 from sandlot.backends.kubernetes.reaper import Reaper
@@ -36,8 +38,6 @@ from sandlot.spec import Spec
 
 _log = logging.getLogger(__name__)
 
-POST_S: Final = 30.0  # how long a create that may or may not have been done is asked for again
-
 
 @dataclass(frozen=True, slots=True)
 class _Running:
@@ -50,6 +50,7 @@ class _Running:
     roster: Roster
     start: Start
     links: Links
+    leased: LeasedLinks
     options: ClusterOptions
     suspects: Suspects
     tasks: tuple[asyncio.Task[None], ...]
@@ -113,12 +114,13 @@ class KubernetesBackend:
         reaper = Reaper(api, namespace, own=lease.name, lease_s=options.lease_s)
         tasks = (
             asyncio.create_task(watch.run(), name="watch the pods"),
-            asyncio.create_task(_keep(lease, roster), name="renew the client's lease"),
+            asyncio.create_task(_keep_lease(lease, roster), name="renew the client's lease"),
             asyncio.create_task(reaper.run(), name="look for dead clients"),
         )
         start = Start(api, namespace, options, links)
         leases = SandboxLeases(api, namespace, self.client)
-        return _Running(api, namespace, lease, leases, roster, start, links, options, Suspects(), tasks, os.getpid())
+        leased = LeasedLinks(api, namespace)
+        return _Running(api, namespace, lease, leases, roster, start, links, leased, options, Suspects(), tasks, os.getpid())
 
     async def aclose(self) -> None:
         """Delete every attached sandbox of this client, then its Lease; leased sandboxes live on. Idempotent.
@@ -143,6 +145,7 @@ class KubernetesBackend:
             for task in state.tasks:
                 task.cancel()
             await asyncio.wait(state.tasks)
+            state.leased.close()
             await state.links.aclose()
             await self._images.aclose()
             await state.api.aclose()
@@ -166,12 +169,14 @@ class KubernetesBackend:
             raise SandboxFileExists(f"this client has a sandbox named {name!r}") from error
         try:
             request = await self._request(state, name, spec, grant, image, environment)
-            await _post(state, request, manifest(request, state.options))
+            await post_pod(state.api, state.namespace, request, manifest(request, state.options))
         except (ApiExists, SandboxFileExists) as error:
             self._forget(state, name)
             raise SandboxFileExists(f"there is a pod named {name!r} already") from error
         accepted_s = clock()
         connection = await _linked(state, tracked)
+        if tracked.leased:
+            _keep(state, name, connection)
         tracked.usable = True
         connection.reopen_within_s = state.options.link_grace_s
         spans = _spans(tracked, asked_s, accepted_s, clock())
@@ -232,7 +237,9 @@ class KubernetesBackend:
         pod = await get_pod(state.api, state.namespace, name)
         if pod is None or pod.metadata.labels.get(naming.KIND) != "sandbox":
             raise SandboxGone(f"there is no sandbox named {name!r} in namespace {state.namespace}")
-        raise Unsupported(f"{name} was made by another client, which alone has the secret of its link")
+        if pod.metadata.labels.get(naming.OWNER) != "leased":
+            raise Unsupported(f"{name} was made by another client, which alone has the secret of its link")
+        return await state.leased.reopen(pod)
 
     async def delete(self, name: str, *, grace_s: float = 0.0) -> bool:
         """See `Backend.delete`. One write; that it is gone is seen by the watch, or by asking.
@@ -251,6 +258,7 @@ class KubernetesBackend:
         if pod is not None:
             await _wait_absent(state, tracked, pod)
         if tracked.leased:
+            state.leased.remove(name)
             await state.leases.revoke(name)
         self._forget(state, name)
         return known or pod is not None
@@ -263,6 +271,7 @@ class KubernetesBackend:
         await delete_pod(state.api, state.namespace, name, grace_s=grace_s)
         await wait_absent(state.api, state.namespace, name, pod.metadata.uid)
         if pod.metadata.labels.get(naming.OWNER) == "leased":
+            state.leased.remove(name)
             await state.leases.revoke(name)
         return True
 
@@ -308,6 +317,15 @@ class KubernetesBackend:
         state.roster.forget(name)
 
 
+def _keep(state: _Running, name: str, connection: Connection) -> None:
+    """A leased sandbox that only this process could link to would be of little use."""
+    try:
+        state.leased.keep(state.links.secrets_of(name))
+    except SandlotError as error:
+        connection.fail(error)
+        raise
+
+
 async def _linked(state: _Running, tracked: Tracked) -> Connection:
     """Its first link; which node was to blame when there is none is remembered."""
     try:
@@ -321,48 +339,6 @@ async def _linked(state: _Running, tracked: Tracked) -> Connection:
     return connection
 
 
-async def _post(state: _Running, request: PodRequest, body: bytes) -> None:
-    """Make the pod. Asked for again where the answer was lost: what exists then with our mark is what we made.
-
-    Once it is not known whether it was made, every later refusal is told as not known too, so that it is looked for.
-    """
-    path = pods_path(state.namespace)
-    doubt: ApiError | None = None
-
-    async def ask() -> None:
-        nonlocal doubt
-        try:
-            await state.api.post(path, body, Named, query={"fieldValidation": "Strict"})
-        except ApiExists:
-            pod = await get_pod(state.api, state.namespace, request.name)
-            if pod is None or pod.metadata.labels.get(naming.CREATE) != request.mark:
-                raise
-        except (ApiUnavailable, ApiUnreachable) as error:
-            doubt = error
-            raise
-        except ApiThrottled as error:
-            if doubt is None:
-                raise _Stop(error) from error
-            raise
-
-    try:
-        await insist(ask, within_s=POST_S)
-    except _Stop as stop:
-        raise stop.error from stop
-    except ApiError as error:
-        if doubt is not None and error is not doubt:
-            raise doubt from error
-        raise
-
-
-class _Stop(Exception):
-    """Carries an error that is not to be asked through."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 async def _wait_absent(state: _Running, tracked: Tracked, pod: Pod) -> None:
     """The watch tells it, as a rule at once; whoever has no watch just now asks."""
     try:
@@ -372,7 +348,7 @@ async def _wait_absent(state: _Running, tracked: Tracked, pod: Pod) -> None:
         await wait_absent(state.api, state.namespace, tracked.name, pod.metadata.uid)
 
 
-async def _keep(lease: ClientLease, roster: Roster) -> None:
+async def _keep_lease(lease: ClientLease, roster: Roster) -> None:
     """Renew for ever; taken for dead, begin anew: what there was is lost, what comes is not."""
     while True:
         await lease.keep()

@@ -12,7 +12,7 @@ from sandlot.backends.kubernetes.links.addresses import advertised
 from sandlot.backends.kubernetes.links.bridge import bridge, bridge_when_up
 from sandlot.backends.kubernetes.links.dial_in import dial_in, dial_in_when_up
 from sandlot.backends.kubernetes.links.listener import Listener
-from sandlot.backends.kubernetes.links.registrar import Registrar
+from sandlot.backends.kubernetes.links.registrar import Registrar, Secrets
 from sandlot.backends.kubernetes.nodes import pod_networks
 from sandlot.backends.kubernetes.options import LISTEN_PORT, ClusterOptions
 from sandlot.backends.kubernetes.pods import TASK
@@ -37,6 +37,9 @@ class Links(Protocol):
 
     async def reconnect(self, pod: Tracked) -> Connection:
         """One try at another link to a daemon that has had one."""
+
+    def secrets_of(self, name: str) -> Secrets:
+        """What another process needs to link to the sandbox."""
 
     def forget(self, name: str) -> None:
         """No link of that name any more. Idempotent."""
@@ -93,6 +96,9 @@ class DialOut:
     async def reconnect(self, pod: Tracked) -> Connection:
         return await self._listener.arrival(pod.name)
 
+    def secrets_of(self, name: str) -> Secrets:
+        return self._registrar.secrets_of(name)
+
     def forget(self, name: str) -> None:
         self._listener.forget(name)
 
@@ -117,6 +123,9 @@ class Bridged:
 
     async def reconnect(self, pod: Tracked) -> Connection:
         return await bridge(self._api, pod.name, self._registrar, namespace=self._namespace, container=TASK)
+
+    def secrets_of(self, name: str) -> Secrets:
+        return self._registrar.secrets_of(name)
 
     def forget(self, name: str) -> None:
         self._registrar.forget(name)

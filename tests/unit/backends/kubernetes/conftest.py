@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from sandlot.backends.kubernetes.api import Api
 from tests.unit.backends.kubernetes.fake_api import FakeCluster
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Secrets of leased sandboxes are kept here, and not where this user's are."""
+    home = tmp_path / "state"
+    home.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home
 
 
 @pytest.fixture

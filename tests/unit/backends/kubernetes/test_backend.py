@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from sandlot.backends.base import Gone, Grant
 from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.backend import KubernetesBackend
+from sandlot.backends.kubernetes.links.registrar import Secrets
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.starting import PULLED_S
 from sandlot.backends.kubernetes.watching import Tracked
@@ -79,6 +81,9 @@ class Links:
         if self.failure is not None:
             raise self.failure
         return await self.daemons.reopen(pod.name)
+
+    def secrets_of(self, name: str) -> Secrets:
+        return Secrets(name, b"k" * 32, None, b"r" * 32, b"b" * 8)
 
     def forget(self, name: str) -> None:
         self.names.discard(name)
@@ -410,9 +415,9 @@ async def test_end_is_told_to_watchers_and_to_who_would_reopen() -> None:
 
 
 async def test_sandbox_of_another_client_cannot_be_reopened() -> None:
-    """Its secret is with that client; one that does not exist is gone."""
+    """An attached one's secret is with that client; one that does not exist is gone."""
     async with world() as w:
-        await w.backend.create("box", SPEC, Grant(owner="leased", lease_s=60))
+        await w.backend.create("box", SPEC, Grant())
         other = KubernetesBackend(w.cluster.load, Images(), OPTIONS, opens=Links().open)
         await other.start()
         with pytest.raises(errors.Unsupported):
@@ -420,8 +425,38 @@ async def test_sandbox_of_another_client_cannot_be_reopened() -> None:
         with pytest.raises(errors.SandboxGone):
             await other.reopen("nosuch")
         await other.aclose()
-        assert w.left() == (1, 2)
+        assert w.left() == (1, 1)
         await w.backend.delete("box")
+
+
+async def test_leased_sandbox_is_used_by_one_process_at_a_time(state_home: Path) -> None:
+    """While its maker has it nobody else links to it; elsewhere, where its secret is not, nobody can."""
+    async with world() as w:
+        await w.backend.create("box", SPEC, Grant(owner="leased", lease_s=60))
+        (kept,) = state_home.rglob("box")
+        assert kept.stat().st_mode & 0o777 == 0o600
+        other = KubernetesBackend(w.cluster.load, Images(), OPTIONS, opens=Links().open)
+        await other.start()
+        with pytest.raises(errors.Closed, match="another process"):
+            await other.reopen("box")
+        kept.rename(state_home / "elsewhere")
+        with pytest.raises(errors.Unsupported, match="another user, or on another machine"):
+            await other.reopen("box")
+        (state_home / "elsewhere").rename(kept)
+        await other.aclose()
+        await w.backend.delete("box")
+        assert list(state_home.rglob("box")) == []
+
+
+async def test_leased_sandbox_whose_secret_cannot_be_kept_is_not_made(state_home: Path) -> None:
+    """Only this process could link to it; what is wrong is said, and its link is closed."""
+    (state_home / "sandlot").write_text("a file where a directory is needed")
+    async with world() as w:
+        with pytest.raises(errors.WriteFailed):
+            await w.backend.create("box", SPEC, Grant(owner="leased", lease_s=60))
+        assert w.links.opened[-1].failure is not None
+        await w.backend.delete("box")
+        assert w.left() == (0, 1)
 
 
 async def test_closing_deletes_what_is_attached_even_if_nobody_else_did() -> None:

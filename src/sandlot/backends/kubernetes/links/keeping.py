@@ -79,7 +79,7 @@ class Keepsake:
         path = directory / _checked(name)
         try:
             number = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise SandboxGone(f"nothing is known here of a leased sandbox named {name!r}") from None
         except OSError as error:
             raise Unsupported(f"{path} cannot be read: {error.strerror}") from error
