@@ -16,7 +16,9 @@ const MAX_WORKING: usize = 8;
 /// How long a thread without work stays.
 const KEPT: Duration = Duration::from_secs(2);
 /// Nothing here recurses, and what is big is on the heap.
-const STACK_BYTES: usize = 256 * 1024;
+/// And more than is ever used, since it is address space alone: the allocator of stacks keeps those of ended threads up to 40 MiB in
+/// all, each with the few pages that it touched, so larger ones are fewer that are kept.
+const STACK_BYTES: usize = 1024 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
