@@ -19,7 +19,6 @@ import msgspec
 from sandlot.errors import BadRequest
 
 _HELPER_S: Final = 30.0  # helpers of clouds ask a service of theirs
-_HUB: Final = "https://index.docker.io/v1/"
 _TOKEN_USER: Final = "<token>"  # how a helper says that the secret is an identity token
 
 
@@ -94,7 +93,7 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _from_file(file: _File, host: str, path: Path) -> Credentials | None:
-    keys = (host, f"https://{host}", f"http://{host}", *((_HUB,) if host == "registry-1.docker.io" else ()))
+    keys = (host, f"https://{host}", f"http://{host}")
     for key in keys:
         if key in file.cred_helpers:
             return _ask_helper(file.cred_helpers[key], key)
