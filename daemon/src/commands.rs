@@ -82,6 +82,8 @@ pub struct Process {
     pub tree: Tree,
     /// How many kills for memory the sandbox had counted when it began.
     pub memory_kills: u64,
+    /// Which beginning of all it was, where no other command lived then.
+    pub alone: Option<u64>,
     /// When its tree was told to die.
     pub killed: Option<Instant>,
     /// It is dead and reaped; its tree may not be.
@@ -174,7 +176,7 @@ impl Process {
             (keeper, leaf) => Tree::Kept { keeper: keeper.as_ref().map_or(spawned.pid, |keeper| keeper.pid), leaf },
         };
         let report = Arc::clone(&spawned.report);
-        Process { pid: spawned.pid, report, tree, memory_kills: 0, killed: None, death: None }
+        Process { pid: spawned.pid, report, tree, memory_kills: 0, alone: None, killed: None, death: None }
     }
 
     pub fn signal_leader(&self, signal: Signal) -> rustix::io::Result<()> {
@@ -211,6 +213,8 @@ pub struct Commands {
     by_key: HashMap<String, Number>,
     deadlines: BTreeSet<(Instant, Number)>,
     last: Number,
+    /// How many have begun.
+    begun: u64,
     live: usize,
 }
 
@@ -237,6 +241,16 @@ impl Commands {
 
     pub fn live(&self) -> usize {
         self.live
+    }
+
+    /// Which beginning the next one will be, if no other command lives now.
+    pub fn alone(&self) -> Option<u64> {
+        (self.live == 0).then_some(self.begun + 1)
+    }
+
+    /// Whether no other command has lived at any time since a beginning that was [`Commands::alone`].
+    pub fn was_alone(&self, beginning: Option<u64>) -> bool {
+        beginning == Some(self.begun)
     }
 
     /// Whether one more may begin.
@@ -271,6 +285,7 @@ impl Commands {
             self.deadlines.insert((deadline, number));
         }
         self.live += 1;
+        self.begun += 1;
         self.table.insert(number, command);
     }
 

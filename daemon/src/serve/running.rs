@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::memory::Lived;
 use super::{Child, Ended, Server, Subject, microseconds};
 use crate::cgroup::Leaf;
 use crate::commands::{Handed, Number, Outcome, Pipe, Process, State};
@@ -229,10 +230,12 @@ impl Server {
         }
         let (started, timed_out) = (command.started, command.timed_out);
         let Some(process) = command.process_mut() else { return };
+        let beginning = process.alone;
         let mut outcome = outcome(process, started, timed_out);
         if let (Ok(ending), None, None) = (&outcome.ending, process.tree.leaf(), process.killed) {
             let since = process.memory_kills..self.context.hooks.memory_kills();
-            outcome.oom = self.memory_kills.claim(since, *ending);
+            let lived = if self.commands.was_alone(beginning) { Lived::Alone } else { Lived::InCompany(*ending) };
+            outcome.oom = self.memory_kills.claim(since, lived);
         }
         if let Some(State::Running(process)) = self.commands.end(number, outcome)
             && let Some(leaf) = process.tree.into_leaf()

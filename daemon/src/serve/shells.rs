@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::memory::Lived;
 use super::{Child, Server, Subject, microseconds};
 use crate::cgroup::Leaf;
 use crate::commands::{Number, Outcome, Pipe, Process, State};
@@ -271,7 +272,10 @@ impl Server {
         };
         let oom = match (leaf, &ending) {
             (Some(leaf), _) => leaf.oom_kills() > run.oom_kills,
-            (None, Ok(ending)) => self.memory_kills.claim(run.oom_kills..self.context.hooks.memory_kills(), *ending),
+            (None, Ok(ending)) => {
+                let since = run.oom_kills..self.context.hooks.memory_kills();
+                self.memory_kills.claim(since, Lived::InCompany(*ending))
+            }
             (None, Err(_)) => false,
         };
         let outcome = Outcome {

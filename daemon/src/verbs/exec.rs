@@ -41,9 +41,9 @@ impl Server {
     /// Make the process of a checked request, or use one that waits.
     fn start(&mut self, request: &Exec<'_>, received: Instant) -> Result<Number> {
         let cwd = self.open_directory(request.cwd.map(|path| &**path))?;
-        let memory_kills = self.context.hooks.memory_kills();
+        let (memory_kills, alone) = (self.context.hooks.memory_kills(), self.commands.alone());
         if let Some(Taken { number, mut process, stdio, channel }) = self.take_waiting(request, cwd.as_fd()) {
-            process.memory_kills = memory_kills;
+            (process.memory_kills, process.alone) = (memory_kills, alone);
             let clock = Clock { received, started: Instant::now() };
             let mut command = new_command(request, process, stdio, clock);
             let pipes = command.outputs.iter_mut().filter_map(|output| output.pipe.as_mut());
@@ -54,7 +54,7 @@ impl Server {
             return Ok(number);
         }
         let (mut process, stdio) = self.spawn_request(request, cwd.as_fd())?;
-        process.memory_kills = memory_kills;
+        (process.memory_kills, process.alone) = (memory_kills, alone);
         let clock = Clock { received, started: Instant::now() };
         let number = self.commands.reserve();
         self.install(number, new_command(request, process, stdio, clock));
