@@ -15,7 +15,7 @@ class Component:
     name: str
     argv: tuple[str, ...]
     answers: str
-    """What tells that it serves: an http or https address that answers 200, `unix:` and a socket, or `file:` and a path."""
+    """What tells that it serves: an http or https address that answers 200, `grpc:` and a socket, or `file:` and a path."""
 
     after: tuple[str, ...] = ()
     """Components that have to serve before this one is started."""
@@ -85,7 +85,7 @@ def _etcd(layout: Layout, tools: Tools) -> Component:
 
 def _containerd(layout: Layout, tools: Tools) -> Component:
     argv = (str(tools.path("containerd")), f"--config={layout.config}/containerd.toml", "--log-level=warn")
-    return Component("containerd", argv, f"unix:{layout.containerd_socket}", after=("node",), in_node=True)
+    return Component("containerd", argv, f"grpc:{layout.containerd_socket}", after=("node",), in_node=True)
 
 
 def _registry(layout: Layout, tools: Tools) -> Component:

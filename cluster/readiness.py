@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _POLL_S = 0.05
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 3.4: empty SETTINGS after it
+_SETTINGS = 4
 
 
 def answers(where: str) -> bool:
@@ -16,19 +18,22 @@ def answers(where: str) -> bool:
     scheme, _, rest = where.partition(":")
     if scheme == "file":
         return Path(rest).exists()
-    if scheme == "unix":
-        return _connects(rest)
+    if scheme == "grpc":
+        return _greets(rest)
     return _http_ok(where)
 
 
-def _connects(path: str) -> bool:
+def _greets(path: str) -> bool:
+    """Whether a server of HTTP/2 answers there. That a socket takes connections says only that somebody means to."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
+            probe.sendall(_HELLO)
+            head = probe.recv(9)
         except OSError:
             return False
-    return True
+    return len(head) > 3 and head[3] == _SETTINGS
 
 
 def _http_ok(url: str) -> bool:

@@ -3,13 +3,15 @@
 import itertools
 import os
 import signal
+import socket
+import threading
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster import build, images, kubeconfig, nodes, parts
+from cluster import build, images, kubeconfig, nodes, parts, readiness
 from cluster.layout import SLOTS, Layout
 from cluster.options import Options
 from cluster.processes import Identity, identify
@@ -135,3 +137,24 @@ def test_a_fake_node_turns_away_what_does_not_tolerate_it() -> None:
     assert node["metadata"]["name"] == "fake-00007"
     assert node["metadata"]["labels"]["type"] == "kwok"
     assert node["spec"]["taints"] == [nodes.FAKE_TAINT]
+
+
+@pytest.mark.parametrize(("said", "serves"), [(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), True), (b"HTTP/1.1 ", False), (b"", False)])
+def test_a_server_of_grpc_is_known_by_its_first_frame(tmp_path: Path, said: bytes, serves: bool) -> None:
+    """A socket that only takes connections, or is somebody else's, is not taken for one."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+
+        def serve() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                taken.recv(100)
+                taken.sendall(said)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert readiness.answers(f"grpc:{path}") is serves
+        server.join()
+    assert not readiness.answers(f"grpc:{path}")
