@@ -16,7 +16,11 @@ impl Server {
     /// A process of the daemon's own, not of a command.
     pub(crate) fn is_own(&self, entry: &Entry) -> bool {
         // Those who entered the namespace from outside have no parent in it.
-        entry.ppid == 0 || self.is_parked(entry.pid) || self.keepers.contains(entry.pid)
+        entry.ppid == 0
+            // A shell that is being proved has children: they are in its session.
+            || self.is_parked(entry.pid)
+            || self.is_parked(entry.session)
+            || self.keepers.contains(entry.pid)
     }
 
     /// Everything that could keep the old root busy or leak into the next episode goes; results only by choice.
