@@ -15,7 +15,7 @@ import pytest
 import sandlot
 from sandlot import Pool, PoolLimits, Provider, SandboxGone, Spec
 from sandlot.strategies import Plan, View, fixed
-from sandlot.testing.observer import footprint
+from sandlot.testing.observer import daemons, footprint
 
 SPEC = Spec(image="host", limits="best-effort")
 
@@ -27,9 +27,10 @@ def keep_all(view: View) -> Plan:
 @pytest.fixture
 async def provider() -> AsyncIterator[Provider]:
     """A provider that must leave nothing of what an observer saw before its end."""
+    others = footprint(os.getpid())
     async with sandlot.local() as provider:
         yield provider
-        before = footprint(os.getpid())
+        before = footprint(os.getpid()).without(others)
         assert before.processes
         closing = await provider.aclose()
     assert (closing.left, closing.gone) == ((), closing.created)
@@ -127,7 +128,7 @@ async def test_a_sandbox_whose_daemon_is_killed_says_gone(provider: Provider) ->
 def _kill_inits() -> int:
     """Kill every process of this client's that is the first of a process namespace of its own; how many."""
     killed = 0
-    for pid, _ in footprint(os.getpid()).processes:
+    for pid in daemons(os.getpid()):
         with suppress(FileNotFoundError, ProcessLookupError):
             inside = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:"))
             numbers = inside.split()[1:]

@@ -22,6 +22,8 @@ use crate::removal;
 pub const DISKS: &str = "disk";
 const STATE: &str = "state";
 const IDS: &str = "ids";
+/// How often a directory is made anew that was swept at once.
+const MAKES: u32 = 100;
 
 /// A host's own directory, locked.
 #[derive(Debug)]
@@ -37,10 +39,21 @@ impl Runtime {
     pub fn create(shared: &Path) -> Result<Self> {
         make_private(shared)?;
         make_private(&shared.join(IDS))?;
+        let mut again = 0..MAKES;
+        loop {
+            match Self::make(shared) {
+                // A sweeper has taken it for a dead host's in the moment before it was locked.
+                Err(error) if error.errno.is_some_and(is_swept) && again.next().is_some() => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn make(shared: &Path) -> Result<Self> {
         let id = random_id()?;
         let path = shared.join(&id);
         let failed = |errno| Error::at_path("make the runtime directory", errno, path.as_os_str().as_encoded_bytes());
-        // The state is locked before its directory has its name: a sweeper never sees it unlocked.
+        // The state is locked before its directory has its name: under that, a sweeper never sees it unlocked.
         let nascent = shared.join(format!(".{id}"));
         rustix::fs::mkdir(&nascent, Mode::RWXU).map_err(failed)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
@@ -75,6 +88,10 @@ impl Runtime {
     pub fn remove(&self) -> Result<()> {
         remove_remains(&self.path)
     }
+}
+
+fn is_swept(errno: i32) -> bool {
+    [Errno::NOENT, Errno::WOULDBLOCK].map(Errno::raw_os_error).contains(&errno)
 }
 
 /// Remove what dead hosts have left below `shared`. Gives their ids.
@@ -183,4 +200,28 @@ fn random_id() -> Result<String> {
 /// The errno of an error of the standard library.
 pub fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hosts start while others that start sweep what dead ones have left: all of them get a directory.
+    #[test]
+    fn a_directory_that_is_being_made_may_be_swept() {
+        let shared = std::env::temp_dir().join(format!("sandlotd-{}", random_id().unwrap()));
+        make_private(&shared).unwrap();
+        std::thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                for _ in 0..300 {
+                    Runtime::create(&shared).unwrap().remove().unwrap();
+                }
+            });
+            while !maker.is_finished() {
+                // What it meets half removed is somebody else's to remove.
+                drop(sweep(&shared));
+            }
+        });
+        std::fs::remove_dir_all(&shared).unwrap();
+    }
 }

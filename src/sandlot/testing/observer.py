@@ -22,6 +22,16 @@ class Footprint:
     directories: frozenset[str]
     mounts: frozenset[str]
 
+    def without(self, others: Footprint) -> Footprint:
+        """This, but for what was seen before: the client may have other children than its sandboxes."""
+        return Footprint(
+            processes=self.processes - others.processes,
+            namespaces=self.namespaces - others.namespaces,
+            cgroups=self.cgroups - others.cgroups,
+            directories=self.directories - others.directories,
+            mounts=self.mounts - others.mounts,
+        )
+
     def left(self) -> dict[str, list[str]]:
         """What of it still exists, by kind; empty when nothing does."""
         now = _processes()
