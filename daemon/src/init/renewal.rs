@@ -13,7 +13,7 @@ use super::look::{Inodes, Look, own_upper};
 use super::outer::Outer;
 use super::spare::Spare;
 use super::{boot, handover, mounts, namespaces};
-use crate::cgroup::{Freezer, Whole};
+use crate::cgroup::{Freezer, GroupUsage, Whole};
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::message::UsageReply;
@@ -150,20 +150,11 @@ impl Hooks for Renewal {
     }
 
     fn usage(&self) -> UsageReply {
-        let group = self.kept.whole.usage();
-        let limit = self.own_upper().map(|usage| usage.f_blocks * usage.f_frsize);
         UsageReply {
-            id: 0,
-            cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
-            memory_bytes: group.memory_bytes,
-            memory_peak_bytes: group.memory_peak_bytes,
-            memory_limit_bytes: group.memory_limit_bytes,
-            pids: group.pids,
-            pids_limit: group.pids_limit,
             disk_bytes: self.upper_bytes(),
-            disk_limit_bytes: limit,
-            oom_kills: group.oom_kills,
+            disk_limit_bytes: self.own_upper().map(|usage| usage.f_blocks * usage.f_frsize),
             cpu_limit_millis: self.blueprint.cpu_limit_millis,
+            ..usage_of(&self.kept.whole.usage())
         }
     }
 
@@ -195,9 +186,26 @@ pub fn signal_everybody(signal: libc::c_int) -> Result<()> {
     Ok(())
 }
 
+/// What a group counts; the disk and the processor's limit are no group's to tell.
+pub fn usage_of(group: &GroupUsage) -> UsageReply {
+    UsageReply {
+        id: 0,
+        cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
+        memory_bytes: group.memory_bytes,
+        memory_peak_bytes: group.memory_peak_bytes,
+        memory_limit_bytes: group.memory_limit_bytes,
+        pids: group.pids,
+        pids_limit: group.pids_limit,
+        disk_bytes: None,
+        disk_limit_bytes: None,
+        oom_kills: group.oom_kills,
+        cpu_limit_millis: None,
+    }
+}
+
 /// Processor time of everything that ran or runs in the sandbox but the init itself: every orphan becomes its child, so
 /// nothing that has died is missing.
-pub fn processor_us() -> u64 {
+fn processor_us() -> u64 {
     const TICK_US: u64 = 10_000; // USER_HZ is 100 on every Linux
     let alive = table::scan().into_iter().filter(|entry| entry.pid != 1).map(|entry| entry.ticks.0 + entry.ticks.1);
     dead_children_us() + alive.sum::<u64>() * TICK_US

@@ -8,7 +8,7 @@ use super::container::Container;
 use super::watchdog::Watchdog;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
-use crate::init::renewal::{kill_everybody, processor_us, signal_everybody};
+use crate::init::renewal::{Renewal, kill_everybody, signal_everybody, usage_of};
 use crate::message::UsageReply;
 use crate::process::table::{self, Entry};
 use crate::process::tree;
@@ -45,36 +45,24 @@ impl Watched {
 
     /// Numbers of the container, without those of its disk, which nobody counts.
     pub fn usage(&self) -> UsageReply {
-        let group = self.container.usage();
+        let group = usage_of(&self.container.usage());
         UsageReply {
-            id: 0,
-            cpu_us: Some(group.cpu_us.unwrap_or_else(processor_us)),
-            memory_bytes: group.memory_bytes,
-            memory_peak_bytes: group.memory_peak_bytes,
-            memory_limit_bytes: group.memory_limit_bytes,
-            pids: group.pids,
-            pids_limit: group.pids_limit,
-            disk_bytes: None,
-            disk_limit_bytes: None,
             oom_kills: group.oom_kills.map(|_| self.memory_kills()),
             cpu_limit_millis: self.container.cpu_limit_millis,
+            ..group
         }
     }
 }
 
-/// A container in which nothing can be undone.
+/// A container, with what undoes everything in it where that could be had.
 #[derive(Debug)]
-pub struct InPlace {
-    watched: Watched,
+pub struct InContainer {
+    pub watched: Watched,
+    /// None: nothing can be undone.
+    pub renewal: Option<Renewal>,
 }
 
-impl InPlace {
-    pub fn new(watched: Watched) -> Self {
-        InPlace { watched }
-    }
-}
-
-impl Hooks for InPlace {
+impl Hooks for InContainer {
     fn kill_all(&mut self) -> Result<()> {
         kill_all_but_visitors()
     }
@@ -87,15 +75,18 @@ impl Hooks for InPlace {
     }
 
     fn reset(&mut self) -> Result<Episode> {
-        Err(Error::new(Code::Unsupported, "nothing in this container can be undone: delete it"))
+        let undone = || Error::new(Code::Unsupported, "nothing in this container can be undone: delete it");
+        self.renewal.as_mut().ok_or_else(undone)?.reset()
     }
 
     fn settle(&mut self) -> Result<()> {
-        Ok(())
+        self.renewal.as_mut().map_or(Ok(()), Hooks::settle)
     }
 
     fn usage(&self) -> UsageReply {
-        self.watched.usage()
+        let container = self.watched.usage();
+        let Some(files) = self.renewal.as_ref().map(Hooks::usage) else { return container };
+        UsageReply { disk_bytes: files.disk_bytes, disk_limit_bytes: files.disk_limit_bytes, ..container }
     }
 
     fn memory_kills(&self) -> u64 {
@@ -111,7 +102,7 @@ impl Hooks for InPlace {
     }
 
     fn layout(&self) -> Result<Layout> {
-        Ok(Layout::default())
+        self.renewal.as_ref().map_or(Ok(Layout::default()), Hooks::layout)
     }
 }
 
@@ -119,7 +110,7 @@ impl Hooks for InPlace {
 /// among them, and with it the link on which this was asked for.
 ///
 /// All are stopped first, in one step of the kernel, so that nobody can have children while they are looked for.
-pub fn kill_all_but_visitors() -> Result<()> {
+fn kill_all_but_visitors() -> Result<()> {
     let own = std::process::id();
     let is_visitor = |entry: &Entry| entry.ppid == 0 && entry.pid != own;
     if !table::scan().iter().any(is_visitor) {

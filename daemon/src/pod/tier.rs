@@ -1,8 +1,8 @@
 //! How an episode can be undone in this container: what is wanted, and what can be had.
 
 use super::environment::Environment;
-use super::hooks::{InPlace, Watched};
-use super::renewed::Renewed;
+use super::hooks::{InContainer, Watched};
+use super::renewed;
 use super::standing::Standing;
 use crate::error::{Code, Error, Result};
 use crate::sandbox::Hooks;
@@ -53,11 +53,11 @@ pub fn enter(wanted: Wanted, watched: Watched, standing: &mut Standing) -> Resul
     if !may_have_overlay {
         return Ok(in_place(watched));
     }
-    match Renewed::prepare(&watched) {
+    match renewed::prepare(watched.usage().memory_limit_bytes) {
         Ok(prepared) => {
-            let renewed = Renewed::enter(watched, prepared)?;
+            let renewal = Some(renewed::enter(prepared)?);
             standing.is_admin = true;
-            Ok(Tier { features: &["reset-overlay"], hooks: Box::new(renewed) })
+            Ok(Tier { features: &["reset-overlay"], hooks: Box::new(InContainer { watched, renewal }) })
         }
         Err(error) => {
             eprintln!("sandlotd: this container cannot be reset: {error}");
@@ -67,7 +67,7 @@ pub fn enter(wanted: Wanted, watched: Watched, standing: &mut Standing) -> Resul
 }
 
 fn in_place(watched: Watched) -> Tier {
-    Tier { features: &[], hooks: Box::new(InPlace::new(watched)) }
+    Tier { features: &[], hooks: Box::new(InContainer { watched, renewal: None }) }
 }
 
 /// Root of a user namespace has no say over the pod's network, and needs none where everybody may listen on low ports.

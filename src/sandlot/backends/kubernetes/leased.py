@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final
 
 from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.linking import UNREACHED_S
 from sandlot.backends.kubernetes.links.bridge import bridge
 from sandlot.backends.kubernetes.links.dial_in import dial_in
 from sandlot.backends.kubernetes.links.keeping import Keepsake, state_dir
@@ -19,8 +19,6 @@ from sandlot.connection import Connection
 from sandlot.errors import DeadlineExceeded, ProtocolViolation, SandboxGone, TransportLost, Unsupported
 
 _log = logging.getLogger(__name__)
-
-UNREACHED_S: Final = 3.0  # of an address to which no way leads: then the link goes through the API server
 
 
 class LeasedLinks:
