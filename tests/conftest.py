@@ -8,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import calc
+from tests.whole import pytest_make_collect_report, pytest_runtest_makereport
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 # The shared suite's asserts explain themselves like those of test files; it must be said before anything imports them.
 pytest.register_assert_rewrite("sandlot.testing.conformance")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, build, down, firewall, images, parts, running, up
+from cluster import Cluster, down, firewall, images, running, up
 from cluster.api import Api
 from cluster.options import Options
 from cluster.say import Say
@@ -20,8 +20,6 @@ _PORT = 8000
 @pytest.fixture(scope="module")
 def rich(able: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
     """A cluster with all options, and the name of an image in its registry."""
-    if not build.is_built(parts.parts(_OPTIONS)):
-        pytest.skip("not built: python -m cluster build --runtimes gvisor --policies (about five minutes more)")
     name = own_name("rich")
     try:
         up.up(up.Wanted(name, options=_OPTIONS), Say())
@@ -47,6 +45,7 @@ def space(api: Api) -> Iterator[str]:
         yield name
 
 
+@pytest.mark.full
 def test_a_gvisor_pod_has_another_kernel(rich: tuple[Cluster, str], api: Api, space: str) -> None:
     """It tells of itself what gVisor tells, and is gone from the node when it is deleted."""
     cluster, image = rich
@@ -60,6 +59,7 @@ def test_a_gvisor_pod_has_another_kernel(rich: tuple[Cluster, str], api: Api, sp
     pods.until(lambda: not [one for one in cluster.containers() if one.pod_uid == uid], "no container of the pod")
 
 
+@pytest.mark.full
 def test_a_policy_is_enforced(rich: tuple[Cluster, str], api: Api, space: str) -> None:
     """Without one a pod reaches another; denied it does not; allowed by label it does again."""
     image = rich[1]

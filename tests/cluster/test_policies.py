@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import sandlot
-from cluster import Cluster, build, down, firewall, images, parts, running, up
+from cluster import Cluster, down, firewall, images, running, up
 from cluster.options import Options
 from cluster.say import Say
 from sandlot.backends.kubernetes import ClusterOptions
@@ -24,14 +24,13 @@ from tests.images.build import image
 
 _OPTIONS = Options(policies=True)
 _PATIENCE_S = 120.0
+pytestmark = pytest.mark.full  # its part takes minutes to build
 _SILENT_TIMES = 3  # in a row: rules come a moment after the pod
 
 
 @pytest.fixture(scope="module")
 def strict(able: None) -> Iterator[Cluster]:
     """A cluster whose network keeps policies."""
-    if not build.is_built(parts.parts(_OPTIONS)):
-        pytest.skip("not built: python -m cluster build --policies")
     name = own_name("strict")
     try:
         up.up(up.Wanted(name, options=_OPTIONS), Say())

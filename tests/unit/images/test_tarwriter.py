@@ -69,6 +69,7 @@ def test_names_that_are_no_text_and_long_ones_stay(tmp_path: Path) -> None:
     assert {os.fsencode(name) for name in members(tmp_path)} == {b"./", os.path.basename(odd)}
 
 
+@pytest.mark.may_lack
 def test_a_file_keeps_its_capabilities(tmp_path: Path) -> None:
     """And user attributes; the archive says them as pax records that every runtime reads."""
     (tmp_path / "f").write_bytes(b"")
@@ -92,6 +93,7 @@ def test_marks_of_removal_become_those_of_images(tmp_path: Path) -> None:
     assert b"overlay" not in packed(tmp_path)
 
 
+@pytest.mark.may_lack
 def test_marks_without_privileges_are_understood(tmp_path: Path) -> None:
     """An overlay mounted by a user keeps them in attributes of its own."""
     (tmp_path / "d").mkdir()
