@@ -34,6 +34,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("full") is None]
 
 
+class _AtOnce:
+    """Tells each failure when it happens, so that a run that is cut off has told them, too."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"{report.nodeid}, {report.when}, after {report.duration:.1f} s:")
+            self._terminal.write_line(report.longreprtext)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, pytest.TerminalReporter):
+        session.config.pluginmanager.register(_AtOnce(terminal), "failures-at-once")
+
+
 @pytest.fixture(scope="session")
 def calc_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small task's tree and environment (`tests/calc.py`)."""
