@@ -62,12 +62,28 @@ def _tree(top: Path) -> Iterator[Path]:
 
 def members(group: str, below: str = "") -> list[processes.Identity]:
     """The processes inside, in any hierarchy."""
-    pids: set[int] = set()
+    pids = {pid for top in hierarchies() for path in _tree(top / group / below) for pid in _pids(path)}
+    return [one for pid in sorted(pids) if (one := processes.identify(pid)) is not None]
+
+
+def members_of_pods(group: str) -> dict[str, list[processes.Identity]]:
+    """The processes in the groups that the kubelet made for pods, by the pods' uids; no pod without processes."""
+    pids: dict[str, set[int]] = {}
     for top in hierarchies():
-        for path in _tree(top / group / below):
-            with suppress(FileNotFoundError, OSError):
-                pids.update(int(word) for word in (path / "cgroup.procs").read_text().split())
-    return [one for pid in sorted(pids) if pid and (one := processes.identify(pid)) is not None]
+        for path in _tree(top / group / "kubepods"):
+            pod = next((part for part in path.relative_to(top).parts if part.startswith("pod")), None)
+            if pod is not None:
+                pids.setdefault(pod.removeprefix("pod"), set()).update(_pids(path))
+    found = {uid: [one for pid in sorted(some) if (one := processes.identify(pid)) is not None] for uid, some in pids.items()}
+    return {uid: alive for uid, alive in found.items() if alive}
+
+
+def _pids(path: Path) -> set[int]:
+    """Of one group; none when it goes away."""
+    try:
+        return {int(word) for word in (path / "cgroup.procs").read_text().split()} - {0}
+    except OSError:
+        return set()
 
 
 def kill(group: str, timeout_s: float = 20.0) -> int:

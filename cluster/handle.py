@@ -147,6 +147,10 @@ class Cluster:
         """Processes inside the real node's pods, as the kernel has them."""
         return cgroups.members(self.layout.cgroup, "kubepods")
 
+    def pod_processes(self) -> dict[str, list[Identity]]:
+        """The same by the pods' uids, whoever knows of these pods still."""
+        return cgroups.members_of_pods(self.layout.cgroup)
+
     def wait_empty(self, timeout_s: float = 60.0) -> bool:
         """Wait until the real node runs no container and no process of any pod; False after `timeout_s`."""
         end = time.monotonic() + timeout_s

@@ -30,7 +30,8 @@ def test_only_the_command_that_holds_most_is_killed(container: Container) -> Non
     """It is said to have run out of memory; the daemon, the link and the other command live on, again and again."""
     box = container.open()
     box.send(t="exec", id=900, key="quiet", mode="job", script=b"exec sleep 1000")
-    assert box.receive()["t"] == "started"
+    started = box.receive()
+    assert started["t"] == "started"
     for round_ in (1, 2):
         end = box.run(f"exec {GROW}")
         assert (end["oom"], end["signal"]) == (True, 9), end
@@ -41,6 +42,29 @@ def test_only_the_command_that_holds_most_is_killed(container: Container) -> Non
     left = box.call(t="processes")["processes"]
     assert [process["name"] for process in left if process["key"] == "quiet"] == [b"sleep"]
     assert b"dd" not in {process["name"] for process in left}
+    # It has lived through every one of those kills, and this one is none of them.
+    box.run(f"kill -9 {started['pid']}")
+    box.send(t="attach", id=901, key="quiet", out_from=0, err_from=0, output=False)
+    end = next(message for message in iter(box.receive, None) if message["t"] == "exit")
+    assert (end["signal"], end["oom"]) == (9, False), end
+
+
+def test_a_kill_is_not_that_of_a_command_that_came_later(container: Container) -> None:
+    """Also when nobody can tell whose it was: two lived, and neither ended as one that was killed."""
+    box = container.open()
+    box.send(t="exec", id=900, key="quiet", mode="job", script=b"exec sleep 1000")
+    assert box.receive()["t"] == "started"
+    box.run(f"{GROW} | cat; true")
+    assert box.call(t="usage")["oom_kills"] >= 1
+    assert box.run("kill -9 $$")["oom"] is False
+
+
+def test_a_kill_is_that_of_the_command_that_lived_alone(container: Container) -> None:
+    """However its first process ended: the shell of a pipeline says that all is well. The next one has no part in it."""
+    box = container.open()
+    end = box.run(f"{GROW} | cat; true")
+    assert end["oom"], end
+    assert box.run("kill -9 $$")["oom"] is False
 
 
 def test_cached_files_are_no_reason_to_kill(container: Container) -> None:

@@ -33,4 +33,4 @@ def test_a_container_survives_a_command_that_runs_out_of_memory() -> None:
     except machine.Missing as missing:
         pytest.skip(str(missing))
     assert finished.code == 0, finished.output
-    assert "4 passed" in finished.output
+    assert "8 passed" in finished.output

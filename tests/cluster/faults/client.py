@@ -1,8 +1,8 @@
 """A client of a cluster to be killed: makes sandboxes in a burst, says of each that it is usable, and waits.
 
-    python -m tests.cluster.faults.client NAMESPACE IMAGE COUNT [CLOCK_OFFSET_S]
+    python -m tests.cluster.faults.client CLUSTER NAMESPACE IMAGE COUNT CONNECT CLOCK_OFFSET_S
 
-Prints its id, then a line for each usable sandbox. With CLOCK_OFFSET_S this machine's clock is off by so much, for it.
+Prints its id, then a line for each usable sandbox. For it this machine's clock is off by CLOCK_OFFSET_S.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import sys
 import time
 
 import sandlot
-from sandlot.backends.kubernetes import KubernetesBackend
-from tests.cluster.faults.clients import options
+from cluster import running
+from sandlot.backends.kubernetes import ClusterOptions, KubernetesBackend
+from tests.cluster.faults.ways import by
 
 
-async def run(namespace: str, image: str, count: int) -> None:
-    async with sandlot.kubernetes(options=options(namespace)) as provider:
+async def run(options: ClusterOptions, image: str, count: int) -> None:
+    async with sandlot.kubernetes(options=options) as provider:
         assert isinstance(provider.backend, KubernetesBackend)
         print(provider.backend.client, flush=True)
 
@@ -33,11 +34,10 @@ async def run(namespace: str, image: str, count: int) -> None:
 
 
 def main() -> None:
-    namespace, image, count, *offset = sys.argv[1:]
-    if offset:
-        off_s, true_time = float(offset[0]), time.time
-        time.time = lambda: true_time() + off_s
-    asyncio.run(run(namespace, image, int(count)))
+    cluster, namespace, image, count, connect, offset_s = sys.argv[1:]
+    off_s, true_time = float(offset_s), time.time
+    time.time = lambda: true_time() + off_s
+    asyncio.run(run(by(connect, running(cluster), namespace), image, int(count)))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

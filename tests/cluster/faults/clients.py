@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
+from cluster import Cluster
 from sandlot.backends.kubernetes import ClusterOptions
 from sandlot.backends.kubernetes.options import Connect
 
@@ -18,10 +18,10 @@ LEASE_S = 9.0
 RENEW_S = 2.0
 GRACE_S = 20.0
 """How long a link may be cut."""
+PROMISE_S = LEASE_S + 30.0
+"""After this, nothing may be left of a client that died."""
 PATIENCE_S = 300.0
-"""What a busy machine may add to anything."""
-LEFT_S = LEASE_S + 30.0 + PATIENCE_S
-"""After this, nothing may be left of a client that died. On a quiet machine: half a minute after its lease."""
+"""For what nothing is promised of, so that every wait has an end."""
 
 
 def options(namespace: str, *, connect: Connect = "dial-in", link_grace_s: float = GRACE_S) -> ClusterOptions:
@@ -56,10 +56,13 @@ def _line(stream: IO[str] | None) -> str:
 
 
 @contextmanager
-def client(kubeconfig: Path, namespace: str, image: str, count: int, *more: str) -> Iterator[Client]:
-    """Start one; it is killed at the end."""
-    command = [sys.executable, "-m", "tests.cluster.faults.client", namespace, image, str(count), *more]
-    environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
+def client(
+    cluster: Cluster, namespace: str, image: str, count: int, *, connect: Connect = "dial-in", off_s: float = 0.0
+) -> Iterator[Client]:
+    """Start one, for which this machine's clock is off by so much; it is killed at the end."""
+    words = [cluster.name, namespace, image, str(count), connect, str(off_s)]
+    command = [sys.executable, "-m", "tests.cluster.faults.client", *words]
+    environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield Client(process, _line(process.stdout))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from cluster import Cluster, down, images, running, up
 from cluster.say import Say
 from tests.cluster import pods
 from tests.cluster.conftest import TestImages, own_name
-from tests.cluster.faults.census import wait_nothing
-from tests.cluster.faults.clients import LEFT_S
+from tests.cluster.faults.census import Left, wait_nothing
+from tests.cluster.faults.clients import PROMISE_S
 from tests.cluster.faults.proxy import Proxy, proxied
 
 
@@ -26,18 +26,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def watched_namespace(cluster: Cluster) -> Iterator[str]:
+Record = Callable[[str, Left], None]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long it took until nothing was left, the longest first."""
+    found = [
+        (left.counted_s, f"{report.nodeid.rpartition('::')[2]}: {what}: {left}")
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "teardown"
+        for what, left in report.user_properties
+        if isinstance(left, Left)
+    ]
+    if found:
+        terminalreporter.section(f"until nothing was left; promised: {PROMISE_S:g} s")
+        for _, line in sorted(found, reverse=True):
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def record(record_property: Callable[[str, object], None]) -> Record:
+    """Note for the summary what was left, or how soon nothing was."""
+    return record_property
+
+
+def watched_namespace(cluster: Cluster, record: Record) -> Iterator[str]:
     """A namespace that must be empty in the end, and on the node too."""
-    with cluster.api() as api, pods.namespace(api) as name:
+    with pods.lasting_namespace(cluster) as name:
         yield name
-        left = wait_nothing(cluster, name, LEFT_S)
+        left = wait_nothing(cluster, name)
+        record("the end", left)
         assert not left, f"left in {name}: {left}"
 
 
 @pytest.fixture
-def space(cluster: Cluster) -> Iterator[str]:
+def space(cluster: Cluster, record: Record) -> Iterator[str]:
     """A namespace. Whatever a test does, nothing may be left in it, nor of it on the node, soon after the leases' ends."""
-    yield from watched_namespace(cluster)
+    yield from watched_namespace(cluster, record)
 
 
 @pytest.fixture(scope="session")
@@ -53,9 +79,9 @@ def breakable(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def own_space(breakable: Cluster) -> Iterator[str]:
+def own_space(breakable: Cluster, record: Record) -> Iterator[str]:
     """As `space`, in the cluster that may be broken."""
-    yield from watched_namespace(breakable)
+    yield from watched_namespace(breakable, record)
 
 
 @pytest.fixture
