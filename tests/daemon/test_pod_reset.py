@@ -25,6 +25,18 @@ def start(stack: ExitStack, **wanted: Any) -> Box:
     return stack.enter_context(running(Wanted(env=OVERLAY, **wanted))).open()
 
 
+def changed(box: Box, path: bytes = b"/") -> dict[str, str]:
+    """What differs from the image below a path: kinds by name."""
+    box.send(t="changes", id=901, path=path)
+    told: dict[str, str] = {}
+    while (message := box.receive())["t"] != "ok":
+        if message["t"] == "entry":
+            told[message["path"].decode()] = message["kind"]
+        elif message["t"] == "data":
+            box.send(t="ack", id=901, s=1, off=message["off"] + len(message["d"]))
+    return told
+
+
 def test_a_reset_undoes_everything(stack: ExitStack) -> None:
     """Files everywhere, the kubelet's own ones included, processes, shared memory: each part verified, again and again."""
     box = start(stack)
@@ -70,16 +82,38 @@ def test_changes_are_told_exactly(stack: ExitStack) -> None:
     """What was made, changed and removed, in the root's own files and in directories with overlays of their own."""
     box = start(stack)
     box.run("echo new > /root/new; rm /etc/group; echo more >> /etc/passwd; mkdir /home/d; cat /etc/hosts > /dev/null")
-    box.send(t="changes", id=900, path=b"/")
-    told = {}
-    while (message := box.receive())["t"] != "ok":
-        if message["t"] == "entry":
-            told[message["path"].decode()] = message["kind"]
-        elif message["t"] == "data":
-            box.send(t="ack", id=900, s=1, off=message["off"] + len(message["d"]))
+    told = changed(box)
     files = {path: kind for path, kind in told.items() if kind != "dir"}
     assert files == {"root/new": "file", "etc/group": "gone", "etc/passwd": "file"}
     assert told["home/d"] == "dir"
+
+
+def test_directories_of_etc_can_be_removed_and_renamed(stack: ExitStack) -> None:
+    """Although the kubelet's files are mounted beside them; what is told is exact, and undone."""
+    box = start(stack, image="debian")
+    before = box.text("find /etc | sort; find /etc -type f ! -name hostname -exec sha256sum {} + | sort")
+    assert box.code("rm -r /etc/skel && mv /etc/alternatives /etc/others && rmdir /etc/opt && mkdir /etc/new") == 0
+    told = changed(box, b"/etc")
+    assert (told["skel"], told["alternatives"], told["opt"]) == ("gone", "gone", "gone")
+    assert (told["others"], told["new"]) == ("dir", "dir")
+    assert {path.partition("/")[0] for path in told} == {"", "skel", "alternatives", "others", "opt", "new"}
+    assert all(box.call(t="reset")["verified"].values())
+    assert changed(box, b"/etc") == {}
+    assert box.text("find /etc | sort; find /etc -type f ! -name hostname -exec sha256sum {} + | sort") == before
+
+
+def test_files_have_as_much_room_as_was_asked_for(stack: ExitStack) -> None:
+    """What does not fit is an ordinary error, removing makes room, and numbers say so; memory bounds what may be asked."""
+    asked = {**OVERLAY, "SANDLOT_DISK_BYTES": str(8 << 20)}
+    box = stack.enter_context(running(Wanted(env=asked, memory_bytes=256 << 20))).open()
+    assert box.call(t="usage")["disk_limit_bytes"] == 8 << 20
+    end = box.run("dd if=/dev/zero of=/big bs=1000000 count=20")
+    assert end["code"] != 0
+    assert b"No space left" in end["err"]["d"]
+    assert box.text("rm /big && echo x > /small && cat /small") == "x"
+    more = {**OVERLAY, "SANDLOT_DISK_BYTES": str(1 << 40)}
+    box = stack.enter_context(running(Wanted(env=more, memory_bytes=256 << 20))).open()
+    assert box.call(t="usage")["disk_limit_bytes"] == 128 << 20
 
 
 def test_volumes_stay_and_empty_ones_are_emptied(stack: ExitStack, tmp_path: Path) -> None:

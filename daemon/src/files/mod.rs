@@ -25,7 +25,7 @@ mod walk;
 mod write;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -26,6 +26,10 @@ use crate::error::{Error, Result};
 /// Harmless devices, as every container has them.
 pub const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
+/// Bytes and files of the root, which holds mount points and little else.
+const ROOT_BYTES: u64 = 4 << 20;
+const ROOT_FILES: u64 = 4096;
+
 /// Files of /proc that say too much about the machine or let it be changed.
 const MASKED_FILES: [&str; 8] =
     ["kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts", "kmsg"];
@@ -51,7 +55,7 @@ pub struct Outer {
 pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
     mounts::isolate_propagation()?;
     let furniture = Furniture::gather(blueprint.proc)?;
-    enter_empty_root()?;
+    enter_empty_root(ROOT_BYTES, ROOT_FILES)?;
     make_directories(&["l", "l/base", "proc", "sys", "dev", "disk", "u", "r"])?;
     let proc = furniture.place()?;
     match &blueprint.root {
@@ -129,11 +133,12 @@ impl Furniture {
     }
 }
 
-/// Be in a new root with nothing in it.
-pub fn enter_empty_root() -> Result<()> {
+/// Be in a new root with nothing in it, for so many bytes and files.
+pub fn enter_empty_root(bytes: u64, files: u64) -> Result<()> {
+    let (bytes, files) = (bytes.to_string(), files.to_string());
     let root = mounts::new_filesystem(
         "tmpfs",
-        &[("size", "4m"), ("nr_inodes", "4096"), ("mode", "0755")],
+        &[("size", bytes.as_str()), ("nr_inodes", files.as_str()), ("mode", "0755")],
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
     )?;
     mounts::attach(&root, c"/").map_err(|errno| Error::system("attach the outer root", errno))?;

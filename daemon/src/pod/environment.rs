@@ -1,4 +1,19 @@
 //! The environment that the daemon was started with: its own settings, and what its commands get.
+//!
+//! ```text
+//! SANDLOT_NAME         of the sandbox
+//! SANDLOT_ENROL        the secret that enrols once, base64url
+//! SANDLOT_KEY          the provider's public key, base64url
+//! SANDLOT_DIAL         addresses to dial, HOST:PORT[,HOST:PORT]
+//! SANDLOT_LISTEN       the TCP port to listen on
+//! SANDLOT_GRACE_MS     end without an authenticated link for so long
+//! SANDLOT_LEASE_MS     end unless renewed within
+//! SANDLOT_IDLE_MS      end unless used within
+//! SANDLOT_USER         whom commands run as; without it, as whom the daemon was started
+//! SANDLOT_UNENFORCED   limits that nobody enforces, comma-separated
+//! SANDLOT_RESET        auto, overlay, none: see [`super::tier`]
+//! SANDLOT_DISK_BYTES   what the files of an episode may take, where that can be limited
+//! ```
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;

@@ -6,6 +6,7 @@
 
 mod boot;
 mod container;
+mod copies;
 mod environment;
 mod hooks;
 mod install;

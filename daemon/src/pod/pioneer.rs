@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
+use super::copies;
 use super::survey::Survey;
 use crate::error::{Code, Error, Result};
 use crate::init::blueprint::{Blueprint, Carried};
@@ -23,8 +24,6 @@ use crate::init::{base, handover, namespaces};
 
 /// Descriptors beside one for each upper.
 const FIXED: usize = 9;
-/// Bytes that files of our own layer may have together.
-const MOST_COPIED: u64 = 3 << 20;
 
 /// What the child has made.
 #[derive(Debug)]
@@ -154,7 +153,7 @@ fn build_outer(survey: &Survey) -> Result<Outer> {
     let devices = survey.carried.devices.iter().map(|name| take(&format!("/dev/{name}"), Depth::Single));
     let devices = devices.collect::<Result<Vec<_>>>()?;
     let old = open_directory("/")?;
-    outer::enter_empty_root()?;
+    outer::enter_empty_root(2 * copies::MOST_BYTES, 2 * copies::MOST_FILES)?;
     make_directories(&["l", "l/base", "carried", "dev", "u", "r", "disk"])?;
     attach_lowers(&survey.targets, &lowers)?;
     let failed = |errno| Error::system("attach what is carried", errno);
@@ -190,10 +189,9 @@ fn fill_base(old: &OwnedFd, survey: &Survey) -> Result<()> {
     for path in &survey.directories {
         copy_directory(&path[1..]).map_err(|errno| failed(path, errno))?;
     }
-    let mut left = MOST_COPIED;
     for path in &survey.others {
         let facts = attributes(&path[1..]).map_err(|errno| failed(path, errno))?;
-        left = copy_other(old, &path[1..], &facts, left).map_err(|errno| failed(path, errno))?;
+        copy_other(old, &path[1..], &facts).map_err(|errno| failed(path, errno))?;
     }
     // What was made in them has changed them.
     for path in survey.directories.iter().rev() {
@@ -203,26 +201,23 @@ fn fill_base(old: &OwnedFd, survey: &Survey) -> Result<()> {
     Ok(())
 }
 
-/// A file or a link. Gives how many bytes may still be copied.
-fn copy_other(old: &OwnedFd, path: &str, facts: &rustix::fs::Stat, left: u64) -> rustix::io::Result<u64> {
+/// A file or a link.
+fn copy_other(old: &OwnedFd, path: &str, facts: &rustix::fs::Stat) -> rustix::io::Result<()> {
     let to = format!("/l/base/{path}");
-    let size = u64::try_from(facts.st_size).unwrap_or(u64::MAX);
     if facts.st_mode & libc::S_IFMT == libc::S_IFLNK {
         rustix::fs::symlink(rustix::fs::readlinkat(old, path, Vec::new())?, to.as_str())?;
         let owner = (rustix::fs::Uid::from_raw(facts.st_uid), rustix::fs::Gid::from_raw(facts.st_gid));
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
         rustix::fs::chownat(CWD, to.as_str(), Some(owner.0), Some(owner.1), flags)?;
-        return Ok(left);
+        return keep_time(&to, facts);
     }
-    let left = left.checked_sub(size).ok_or(Errno::FBIG)?;
     let from = rustix::fs::openat(old, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let into = rustix::fs::open(to.as_str(), flags, Mode::from_raw_mode(0o600))?;
     std::io::copy(&mut std::fs::File::from(from), &mut std::fs::File::from(into))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     base::apply(facts, &to)?;
-    keep_time(&to, facts)?;
-    Ok(left)
+    keep_time(&to, facts)
 }
 
 fn keep_time(path: &str, facts: &rustix::fs::Stat) -> rustix::io::Result<()> {

@@ -15,14 +15,31 @@ const PAGE_BYTES: u64 = 4096;
 /// Of the memory there is, what files of an episode may take: the rest is for processes.
 const UPPER_SHARE: u64 = 2;
 
-/// Make namespaces of our own, and everything in them. `memory_limit` is the container's, in bytes.
+/// What the files of an episode may take, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// As the spec wants it.
+    pub disk: Option<u64>,
+    /// What the container may have of memory, of which files are a part here.
+    pub memory: Option<u64>,
+}
+
+impl Sizes {
+    /// What was asked for, and never so much that no memory would be left for processes.
+    fn upper(self) -> u64 {
+        let most = self.memory.unwrap_or_else(machine_bytes) / UPPER_SHARE;
+        self.disk.map_or(most, |disk| disk.min(most))
+    }
+}
+
+/// Make namespaces of our own, and everything in them.
 ///
 /// # Errors
 /// What was refused; nothing has changed then.
-pub fn prepare(memory_limit: Option<u64>) -> Result<(Arc<Blueprint>, Made)> {
+pub fn prepare(sizes: Sizes) -> Result<(Arc<Blueprint>, Made)> {
     let daemon = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let survey = Survey::take(&daemon)?;
-    let blueprint = blueprint(&survey, memory_limit)?;
+    let blueprint = blueprint(&survey, sizes.upper())?;
     let made = pioneer::make(&blueprint, &survey)?;
     Ok((Arc::new(blueprint), made))
 }
@@ -33,10 +50,9 @@ pub fn enter((blueprint, made): (Arc<Blueprint>, Made)) -> Result<Renewal> {
     Renewal::new(blueprint, Kept { outer, whole: Whole::default(), warden: None, lock: None }, episode)
 }
 
-fn blueprint(survey: &Survey, memory_limit: Option<u64>) -> Result<Blueprint> {
+fn blueprint(survey: &Survey, size_bytes: u64) -> Result<Blueprint> {
     let system = |doing: &str, errno| Error::system(doing, errno);
     let shm = rustix::fs::statvfs(c"/dev/shm").map_err(|errno| system("look at /dev/shm", errno))?;
-    let size_bytes = memory_limit.unwrap_or_else(machine_bytes) / UPPER_SHARE;
     Ok(Blueprint {
         name: String::new(),
         mode: String::new(),
@@ -65,4 +81,20 @@ fn blueprint(survey: &Survey, memory_limit: Option<u64>) -> Result<Blueprint> {
 fn machine_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smaller of what was asked for and half of the memory; that half where nothing was.
+    #[test]
+    fn files_leave_memory_for_processes() {
+        let upper = |disk, memory| Sizes { disk, memory }.upper();
+        assert_eq!(upper(Some(16), Some(100)), 16);
+        assert_eq!(upper(Some(80), Some(100)), 50);
+        assert_eq!(upper(None, Some(100)), 50);
+        assert_eq!(upper(Some(16), None), 16);
+        assert_eq!(upper(None, None), machine_bytes() / 2);
+    }
 }

@@ -3,11 +3,15 @@
 //! A user namespace may not take a directory as lower of an overlay that has mounts of somebody else's below it: what
 //! they hide would come to light. So there is an overlay for each directory that has none below it, and a layer of our
 //! own for the few directories in between (`/` and `/etc`, where the kubelet mounts its files).
+//!
+//! An overlay is a mount, and where something is mounted a directory can be neither removed nor renamed. Nobody does
+//! that to `/usr`, but packages do it in `/etc`: what is there is copied too, as far as it is little.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use super::copies::Budget;
 use crate::error::{Code, Error, Result};
 use crate::init::blueprint::{Carried, Target};
 
@@ -34,6 +38,7 @@ pub struct Survey {
     pub others: Vec<String>,
     pub carried: Carried,
     pub read_only: bool,
+    budget: Budget,
 }
 
 impl Survey {
@@ -87,26 +92,37 @@ impl Survey {
         for entry in entries {
             let entry = entry.map_err(|error| unsupported(path, &error))?.path();
             let name = entry.to_str().ok_or_else(|| refused(format!("a name in {path} that is not UTF-8")))?.to_owned();
-            let kind = std::fs::symlink_metadata(&entry).map_err(|error| unsupported(&name, &error))?.file_type();
-            if kind.is_file() || kind.is_symlink() {
+            let facts = std::fs::symlink_metadata(&entry).map_err(|error| unsupported(&name, &error))?;
+            if facts.is_dir() {
+                self.add_below(path, name, points)?;
+            } else if facts.is_file() || facts.is_symlink() {
+                self.budget.spend(&facts).ok_or_else(|| refused("too many files beside mounts".to_owned()))?;
                 self.others.push(name);
-            } else if !kind.is_dir() {
-                return Err(refused(format!("{name} is no file, directory or link")));
             } else {
-                self.directories.push(name.clone());
-                self.add_below(name, points)?;
+                return Err(refused(format!("{name} is no file, directory or link")));
             }
         }
         Ok(())
     }
 
-    /// A directory of one that has mounts below it: a mount itself, another such one, or free for an overlay.
-    fn add_below(&mut self, name: String, points: &BTreeSet<&str>) -> Result<()> {
+    /// A directory of one that has mounts below it: a mount itself, another such one, or free to be copied or to be the
+    /// lower of an overlay.
+    fn add_below(&mut self, above: &str, name: String, points: &BTreeSet<&str>) -> Result<()> {
         let below = format!("{name}/");
-        if points.iter().any(|point| point.starts_with(&below)) {
-            self.add_directory(&name, points)?;
-        } else if !points.contains(name.as_str()) {
+        let is_free = !points.contains(name.as_str()) && !points.iter().any(|point| point.starts_with(&below));
+        if is_free
+            && above != "/"
+            && let Some(tree) = self.budget.spend_tree(&name)
+        {
+            self.directories.extend(tree.directories);
+            self.others.extend(tree.others);
+            return Ok(());
+        }
+        self.directories.push(name.clone());
+        if is_free {
             self.targets.push(Target { path: name, lowers: 1 });
+        } else if !points.contains(name.as_str()) {
+            self.add_directory(&name, points)?;
         }
         Ok(())
     }

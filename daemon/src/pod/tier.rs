@@ -2,14 +2,22 @@
 
 use super::environment::Environment;
 use super::hooks::{InContainer, Watched};
-use super::renewed;
+use super::renewed::{self, Sizes};
 use super::standing::Standing;
 use crate::error::{Code, Error, Result};
 use crate::sandbox::Hooks;
 
 /// What the pod's spec wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub struct Wanted {
+    pub way: Way,
+    /// What the files of an episode may take, where they can be given a limit of their own.
+    pub disk_bytes: Option<u64>,
+}
+
+/// A tier, or the best one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
     /// The best that takes nothing from commands.
     Auto,
     Overlay,
@@ -17,17 +25,18 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// From `SANDLOT_RESET`.
+    /// From `SANDLOT_RESET` and `SANDLOT_DISK_BYTES`.
     ///
     /// # Errors
-    /// `bad_request` for a tier that nobody knows.
+    /// `bad_request` for a tier that nobody knows, and for a size that is no number.
     pub fn of(environment: &Environment) -> Result<Self> {
-        match environment.setting("RESET").unwrap_or("auto") {
-            "auto" => Ok(Wanted::Auto),
-            "overlay" => Ok(Wanted::Overlay),
-            "none" => Ok(Wanted::None),
-            other => Err(Error::new(Code::BadRequest, format!("SANDLOT_RESET={other:?} is not known"))),
-        }
+        let way = match environment.setting("RESET").unwrap_or("auto") {
+            "auto" => Way::Auto,
+            "overlay" => Way::Overlay,
+            "none" => Way::None,
+            other => return Err(Error::new(Code::BadRequest, format!("SANDLOT_RESET={other:?} is not known"))),
+        };
+        Ok(Wanted { way, disk_bytes: environment.number("DISK_BYTES")? })
     }
 }
 
@@ -45,15 +54,15 @@ pub struct Tier {
 /// # Errors
 /// Only what left the process half in and half out.
 pub fn enter(wanted: Wanted, watched: Watched, standing: &mut Standing) -> Result<Tier> {
-    let may_have_overlay = match wanted {
-        Wanted::None => false,
-        Wanted::Overlay => standing.may_change_user(),
-        Wanted::Auto => standing.may_change_user() && low_ports_are_free(),
+    let may_have_overlay = match wanted.way {
+        Way::None => false,
+        Way::Overlay => standing.may_change_user(),
+        Way::Auto => standing.may_change_user() && low_ports_are_free(),
     };
     if !may_have_overlay {
         return Ok(in_place(watched));
     }
-    match renewed::prepare(watched.usage().memory_limit_bytes) {
+    match renewed::prepare(Sizes { disk: wanted.disk_bytes, memory: watched.usage().memory_limit_bytes }) {
         Ok(prepared) => {
             let renewal = Some(renewed::enter(prepared)?);
             standing.is_admin = true;

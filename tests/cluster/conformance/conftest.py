@@ -59,10 +59,6 @@ DIFFERENCES: Final[tuple[Difference, ...]] = (
         ("test_usage_numbers_are_the_sandboxs_own",),
     ),
     Difference(
-        "disk: the node evicts a pod that has written too much, a while later; writing does not fail",
-        ("test_disk_limit_is_an_ordinary_no_space_error", "test_full_disk_leaves_the_old_file_and_no_part"),
-    ),
-    Difference(
         "network: a pod has the cluster's network, which its policies restrict (`sandlot manifests`)",
         ("test_network_is_a_loopback_of_its_own",),
     ),
@@ -70,12 +66,8 @@ DIFFERENCES: Final[tuple[Difference, ...]] = (
         "freezing: needs a cgroup that may be written, which a container does not have",
         ("test_frozen_processes_stand_still_and_go_on_when_thawed",),
     ),
-    Difference(
-        "changes: in /etc, where the node mounts files, a directory that was removed is told as an empty one",
-        ("test_changes_are_exactly_what_differs_from_the_image",),
-    ),
 )
-"""At most five, none about output, time limits or files."""
+"""At most five, and none about output, time limits or files."""
 
 GVISOR: Final = (
     Difference(

@@ -161,7 +161,7 @@ def _container(request: PodRequest) -> Json:
 
 def _environment(request: PodRequest) -> list[Json]:
     spec, grant = request.spec, request.grant
-    ours = {"SANDLOT_NAME": request.name, **request.environment}
+    ours = {"SANDLOT_NAME": request.name, "SANDLOT_DISK_BYTES": str(spec.disk_bytes), **request.environment}
     if spec.user is not None and _numeric(spec) is None:
         ours["SANDLOT_USER"] = str(spec.user)
     limits = unenforced(spec)

@@ -290,5 +290,6 @@ async def test_changes_are_exactly_what_differs_from_the_image(make_box: MakeBox
     assert "passwd" not in names
     twin = await make_box("debian")
     await twin.apply(diff, "/etc")
-    listing = "cd /etc; find . -type f -exec sha256sum {} + | sort -k2; find . ! -type f | sort"
+    # /etc/hosts tells a machine's own address, which may be another for the twin.
+    listing = "cd /etc; find . -type f ! -path ./hosts -exec sha256sum {} + | sort -k2; find . ! -type f | sort"
     assert (await twin.exec(listing)).stdout == (await box.exec(listing)).stdout
