@@ -14,9 +14,14 @@ import pytest
 
 import sandlot
 from cluster import Cluster
-from sandlot.errors import Infrastructure, SandboxGone
+from sandlot.backends.kubernetes.options import Connect
+from sandlot.errors import Infrastructure, NotReady, SandboxGone, TransportLost
+from sandlot.limits import LINK_DEAD_MS
 from tests.cluster.faults.census import census
 from tests.cluster.faults.clients import PATIENCE_S, options
+from tests.cluster.faults.cutting import container_of, cut_off
+from tests.cluster.faults.patience import Patience
+from tests.cluster.faults.ways import by
 
 BURST = 3
 STALL_S = 10.0
@@ -67,6 +72,34 @@ async def test_node_that_is_gone_takes_its_sandboxes_by_name(breakable: Cluster,
             assert gone.value.why == "node_lost"
         finally:
             await asyncio.to_thread(breakable.start, "kubelet")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("connect", ["dial-in", "dial-out", "exec-bridge"])
+async def test_node_that_falls_silent_is_a_loss_by_name(
+    breakable: Cluster, own_space: str, own_image: str, connect: Connect
+) -> None:
+    """Nothing of it answers, nothing is closed, and its object stays: the cluster takes it for well. A command that waits is
+    told of the loss when the link has been dead for its grace; what is placed there meanwhile is not ready in its time.
+    """
+    spec, grace_s = sandlot.Spec(image=own_image), 5.0
+    made = by(connect, breakable, own_space, link_grace_s=grace_s)
+    settings = sandlot.Settings(attempts=1)
+    async with sandlot.kubernetes(settings, options=made, kubeconfig=breakable.kubeconfig) as provider:
+        box = await provider.create(spec)
+        waiting = asyncio.create_task(box.exec("sleep 98765", timeout=None))
+        with cut_off(container_of(breakable, own_space, box.name)), breakable.paused("kubelet"), breakable.paused("containerd"):
+            with pytest.raises(NotReady):
+                await provider.create(spec, create_timeout_s=5.0)
+            patience = Patience(LINK_DEAD_MS / 1000 + grace_s + 30.0)
+            while not waiting.done():
+                assert not patience.over(), "nobody was told"
+                await asyncio.wait([waiting], timeout=1.0)
+            assert isinstance(waiting.exception(), TransportLost | SandboxGone)
+            await box.aclose()
+            assert census(breakable, own_space).pods == ()
+    assert provider.closing is not None
+    assert (provider.closing.created, provider.closing.gone, provider.closing.left) == (2, 2, ())
 
 
 async def _burst(provider: sandlot.Provider, image: str, outage: Callable[[], Awaitable[None]]) -> int:
