@@ -125,6 +125,18 @@ def test_orphans_are_reaped(start: Start) -> None:
     assert box.call(t="processes")["processes"] == []
 
 
+def test_nobody_is_born_out_of_being_killed(start: Start) -> None:
+    """Children that are being made while everybody is killed die as well, and the daemon waits for none of them in vain."""
+    box = start(Wanted()).open()
+    for number in range(20):
+        for key in (f"first-{number}", f"second-{number}"):
+            box.send(t="exec", id=900, key=key, mode="job", script=b"while :; do (true & true); done")
+            assert box.receive()["t"] == "started"
+        box.run("true")
+        assert box.call(t="quiesce", how="kill")["t"] == "ok"
+        assert box.call(t="processes")["processes"] == []
+
+
 def test_sigterm_from_outside_ends_it_at_once(start: Start) -> None:
     """What a kubelet sends to stop a pod; the exit code says so, and a command that ignores it does not matter."""
     container = start(Wanted())

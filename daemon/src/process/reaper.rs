@@ -1,6 +1,7 @@
 //! Deaths of children, ours and the orphans that PID 1 inherits.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -111,6 +112,34 @@ impl Reaper {
             }
         }
     }
+
+    /// Likewise, for as long as that at most. The signals of deaths must be blocked, as [`Reaper::new`] has them.
+    pub fn death_within(time: Duration) -> Passing {
+        let end = Instant::now() + time;
+        loop {
+            if let Some(Event::Died(death)) = wait(libc::WNOHANG) {
+                return Passing::Died(death);
+            }
+            if !has_children() {
+                return Passing::Childless;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Passing::NotYet;
+            }
+            wait_for_news(left);
+        }
+    }
+}
+
+/// What has come of waiting for a death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passing {
+    Died(Death),
+    /// Nobody is left who could die.
+    Childless,
+    /// There are children, and all of them have lived through it.
+    NotYet,
 }
 
 impl AsFd for Reaper {
@@ -138,6 +167,31 @@ fn wait(flags: libc::c_int) -> Option<Event> {
         let peak_bytes = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
         let ending = Ending::from_status(status);
         return Some(Event::Died(Death { pid, ending, user_us, system_us, peak_bytes }));
+    }
+}
+
+/// Dead ones count, too.
+fn has_children() -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: the result is plain memory of ours, and nobody is taken.
+    unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_ALL, 0, &raw mut found, options) == 0
+    }
+}
+
+/// Take one SIGCHLD, or wait for it. It is taken from the reaper's descriptor; whoever waits looks at all children then.
+fn wait_for_news(time: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(time.subsec_nanos().cast_signed()),
+    };
+    // SAFETY: plain calls on a local set; nothing is told of the signal but that it came.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout);
     }
 }
 

@@ -1,8 +1,10 @@
 //! `quiesce`: kill, freeze or thaw everything that commands have left, and say what it was.
 
+use std::time::{Duration, Instant};
+
 use crate::error::{Code, Error, Result};
 use crate::message::{Processes, Quiesce, QuiesceHow, Reply};
-use crate::process::reaper::Reaper;
+use crate::process::reaper::{Passing, Reaper};
 use crate::serve::Server;
 
 impl Server {
@@ -21,12 +23,15 @@ impl Server {
     pub(super) fn kill_everything(&mut self) -> Result<u32> {
         let mut killed = 0;
         self.dismiss_waiting();
-        // A process that was being made while everything else died is met by the next round.
+        let end = Instant::now() + PATIENCE;
+        // A process that was being made while everything else died is met by the next round; it may be a child of ours
+        // that was missed, so nobody is waited for without end.
         for _ in 0..MAX_ROUNDS {
-            self.context.hooks.kill_all()?;
-            while let Some(death) = Reaper::wait_for_death() {
-                killed += 1;
-                self.child_died(&death);
+            loop {
+                self.context.hooks.kill_all()?;
+                if self.bury(&mut killed) == Passing::Childless || Instant::now() > end {
+                    break;
+                }
             }
             self.settle_all();
             if self.is_alone() {
@@ -35,6 +40,23 @@ impl Server {
         }
         Err(Error::new(Code::Internal, "processes are left that cannot be killed"))
     }
+
+    /// Take note of deaths until there is nobody left to die, or nobody has died for a [`STEP`].
+    fn bury(&mut self, killed: &mut u32) -> Passing {
+        loop {
+            match Reaper::death_within(STEP) {
+                Passing::Died(death) => {
+                    *killed += 1;
+                    self.child_died(&death);
+                }
+                passing => return passing,
+            }
+        }
+    }
 }
 
 const MAX_ROUNDS: u32 = 10;
+/// Between two looks at who has not died.
+const STEP: Duration = Duration::from_millis(20);
+/// Longer than a killed process takes to give back all of its memory.
+const PATIENCE: Duration = Duration::from_secs(30);
