@@ -121,9 +121,10 @@ class Container:
     def remove(self) -> None:
         for box in self._boxes:
             box.close()
+        # Before the bridges are waited for: they end with it, whatever the daemon does.
+        subprocess.run([*self._runc(), "delete", "--force", self.name], capture_output=True, check=False, timeout=PATIENCE_S)
         for bridge in self._bridges:
-            bridge.communicate()
-        subprocess.run([*self._runc(), "delete", "--force", self.name], capture_output=True, check=False)
+            bridge.communicate(timeout=PATIENCE_S)
         self.process.wait(PATIENCE_S)
 
     def _runc(self) -> list[str]:
