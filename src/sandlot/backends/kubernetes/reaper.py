@@ -43,7 +43,7 @@ class Reaped:
     sandboxes: tuple[str, ...] = ()
 
 
-class Suspects:
+class Overdue:
     """Which Leases have run out, and since when that is known. Pure."""
 
     def __init__(self, latest_s: float = LATEST_S) -> None:
@@ -89,7 +89,7 @@ class Reaper:
 
     def __init__(self, api: Api, namespace: str, *, own: str | None = None, lease_s: float = 2 * LATEST_S) -> None:
         self._api, self._namespace, self._own = api, namespace, own
-        self._suspects = Suspects(min(LATEST_S, lease_s / 2))
+        self._overdue = Overdue(min(LATEST_S, lease_s / 2))
 
     async def run(self) -> None:
         """Look again and again. Never returns; cancel it."""
@@ -100,7 +100,7 @@ class Reaper:
                 if reaped != Reaped():
                     _log.info("deleted what dead clients had left: %s", reaped)
             except SandlotError as error:
-                self._suspects.forget()
+                self._overdue.forget()
                 _log.warning("looking for dead clients failed and is tried again: %s", error)
             await asyncio.sleep(pause_s * random.uniform(1.0, 1.2))
 
@@ -116,7 +116,7 @@ class Reaper:
             reaped, pause_s = await self.look()
             clients += reaped.clients
             sandboxes += reaped.sandboxes
-            if not self._suspects:
+            if not self._overdue:
                 break
             await asyncio.sleep(pause_s)
         orphans = await self._orphans()
@@ -126,7 +126,7 @@ class Reaper:
 
     async def look(self) -> tuple[Reaped, float]:
         """Delete what is known to be dead now; and in how many seconds to look again."""
-        dead, pause_s = self._suspects.look(await self._leases(), self._api.clock.now())
+        dead, pause_s = self._overdue.look(await self._leases(), self._api.clock.now())
         clients: list[str] = []
         sandboxes: list[str] = []
         for lease in dead:

@@ -12,7 +12,7 @@ from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, left_s
 from sandlot.backends.kubernetes.objects import Lease, LeaseSpec, Metadata
-from sandlot.backends.kubernetes.reaper import SETTLE_S, Reaped, Reaper, Suspects
+from sandlot.backends.kubernetes.reaper import SETTLE_S, Overdue, Reaped, Reaper
 from sandlot.backends.kubernetes.server_time import micro_time, unix_time
 from sandlot.errors import BadRequest, SandboxGone
 from tests.unit.backends.kubernetes.fake_api import NAMESPACE, FakeCluster, refusal
@@ -231,14 +231,14 @@ def test_suspects_are_judged_after_they_settled() -> None:
         spec = LeaseSpec(lease_duration_seconds=60, renew_time=micro_time(renewed))
         return Lease(metadata=Metadata(name="l", uid="u"), spec=spec)
 
-    suspects = Suspects()
-    assert suspects.look([lease(1000)], 1050) == ([], 12)
-    assert suspects.look([lease(1000)], 1063)[0] == []
-    assert suspects.look([lease(1000)], 1063 + SETTLE_S - 1)[0] == []
-    suspects.forget()
-    assert suspects.look([lease(1000)], 1063 + SETTLE_S)[0] == []
-    assert suspects.look([lease(1020)], 1200)[0] == []
-    dead, _ = suspects.look([lease(1020)], 1200 + SETTLE_S)
+    overdue = Overdue()
+    assert overdue.look([lease(1000)], 1050) == ([], 12)
+    assert overdue.look([lease(1000)], 1063)[0] == []
+    assert overdue.look([lease(1000)], 1063 + SETTLE_S - 1)[0] == []
+    overdue.forget()
+    assert overdue.look([lease(1000)], 1063 + SETTLE_S)[0] == []
+    assert overdue.look([lease(1020)], 1200)[0] == []
+    dead, _ = overdue.look([lease(1020)], 1200 + SETTLE_S)
     assert [one.metadata.name for one in dead] == ["l"]
 
 
@@ -247,4 +247,4 @@ def test_leases_without_times_are_nobodys(spec: LeaseSpec) -> None:
     """What somebody else made or spoilt is never judged."""
     lease = Lease(metadata=Metadata(name="x", uid="u"), spec=spec)
     assert left_s(lease, 0.0) is None
-    assert Suspects().look([lease], 1e12)[0] == []
+    assert Overdue().look([lease], 1e12)[0] == []
