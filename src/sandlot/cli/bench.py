@@ -187,6 +187,34 @@ def pool(
     return _finish(measure(wanted, progress=say), as_json, picture)
 
 
+@command.command("client")
+@click.option("--kubernetes", is_flag=True, required=True, help="Pods, of a stand-in for a cluster on this machine.")
+@click.option("--sandboxes", default=10_000, show_default=True, type=click.IntRange(1), help="Held at once by one process.")
+@click.option("--connect", default="dial-in", show_default=True, type=click.Choice(["dial-in", "dial-out"]))
+@click.option(
+    "--idle", default=0.0, show_default=True, type=click.FloatRange(0), help="Seconds of nothing before they are deleted."
+)
+@click.option("--fleet", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="What plays the daemons.")
+@json_option
+@_plot_option
+def client(
+    *,
+    kubernetes: bool,
+    sandboxes: int,
+    connect: Literal["dial-in", "dial-out"],
+    idle: float,
+    fleet: Path | None,
+    as_json: bool,
+    picture: Path | None,
+) -> int:
+    """CPU and memory that one process spends on many sandboxes, beside as many plain pods. Needs no cluster."""
+    from sandlot.bench.kubernetes.cost import Client, measure
+    from sandlot.bench.kubernetes.fleet import built_fleet
+
+    wanted = Client(sandboxes=sandboxes, connect=connect, idle_s=idle, fleet=fleet or built_fleet())
+    return _finish(measure(wanted, progress=say), as_json, picture)
+
+
 def _finish(measuring: Awaitable[Table], as_json: bool, picture: Path | None) -> int:
     table = run(_awaited(measuring))
     if as_json:

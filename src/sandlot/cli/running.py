@@ -7,6 +7,8 @@ import signal
 from collections.abc import Coroutine
 from typing import TypeVar
 
+from sandlot.collecting import collect_seldom
+
 T = TypeVar("T")
 
 
@@ -17,6 +19,7 @@ def run(main: Coroutine[object, object, T]) -> T:
         KeyboardInterrupt: after Ctrl-C.
         SystemExit: after another signal, with 128 + its number; SIGPIPE's when the reader of our output went away.
     """
+    collect_seldom()
     try:
         return asyncio.run(_guarded(main))
     except BrokenPipeError:

@@ -62,12 +62,12 @@ class Connection:
         return await cls.open_over(lambda listener: Wire(listener).own(sock), role=role, timeout_s=timeout_s)
 
     @classmethod
-    async def open_over(cls, bring: Bring, *, role: Role = "init", timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
+    async def open_over(cls, bring: Bring, *, role: Role = "init", timeout_s: float | None = OPEN_TIMEOUT_S) -> Connection:
         """Say hello on the wire that `bring` makes for this connection, which then owns it.
 
         Raises:
             TransportLost: the other side closed before its hello. Retriable.
-            DeadlineExceeded: no hello within `timeout_s` seconds. Retriable.
+            DeadlineExceeded: no hello within `timeout_s` seconds (None: the caller sees to that). Retriable.
             Unsupported: no version of the wire contract in common.
             ProtocolViolation: the other side is no daemon of the expected role.
         """
@@ -82,7 +82,7 @@ class Connection:
             raise
         return connection
 
-    async def _say_hello(self, timeout_s: float) -> None:
+    async def _say_hello(self, timeout_s: float | None) -> None:
         self._opened = self._loop.create_future()
         self._session.link_up()
         self._flush()

@@ -10,7 +10,6 @@ order in which they are called. Nothing here waits or knows a socket.
 
 from __future__ import annotations
 
-import hmac
 from hashlib import blake2s
 from typing import Final, Protocol
 
@@ -269,11 +268,26 @@ def _shared(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def _derive(chaining: bytes, material: bytes, count: int) -> tuple[bytes, ...]:
-    """HKDF of section 4.3: `count` outputs of a hash's length."""
-    secret = hmac.digest(chaining, material, blake2s)
+    """HKDF of section 4.3: `count` outputs of a hash's length.
+
+    HMAC (RFC 2104) stands here in its parts: all keys have a hash's length, and all outputs but the first step have one key,
+    whose pads are made once. A handshake makes 19 of them; this way they take half the time of the library's function.
+    """
+    inner, outer = _pads(chaining)
+    inner, outer = _pads(blake2s(outer + blake2s(inner + material).digest()).digest())
     outputs: list[bytes] = []
     last = b""
     for number in range(1, count + 1):
-        last = hmac.digest(secret, last + bytes((number,)), blake2s)
+        last = blake2s(outer + blake2s(inner + last + bytes((number,))).digest()).digest()
         outputs.append(last)
     return tuple(outputs)
+
+
+def _pads(key: bytes) -> tuple[bytes, bytes]:
+    """A key of `KEY_BYTES` as HMAC mixes it into the beginning of its inner and its outer hash."""
+    return key.translate(_INNER) + _INNER_REST, key.translate(_OUTER) + _OUTER_REST
+
+
+_INNER, _OUTER = (bytes(byte ^ mask for byte in range(256)) for mask in (0x36, 0x5C))
+_INNER_REST, _OUTER_REST = (bytes((mask,)) * (blake2s.MAX_KEY_SIZE * 2 - KEY_BYTES) for mask in (0x36, 0x5C))
+"""Up to the block of BLAKE2s, which has 64 bytes."""

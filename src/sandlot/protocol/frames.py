@@ -17,8 +17,8 @@ from sandlot.protocol.answers import Exit, FromDaemon, Kept, Out, Started
 from sandlot.protocol.requests import Ack, Data, Message, Pong
 
 PREFIX_BYTES: Final = 4
-_SMALL_BYTES: Final = 16_384
-"""What a quiet connection keeps for receiving: a thousand of them cost 16 MiB."""
+_SMALL_BYTES: Final = 4_096
+"""What a quiet connection keeps for receiving, from its first byte on: ten thousand of them cost 40 MiB."""
 
 T = TypeVar("T", bound=Message)
 
@@ -38,7 +38,7 @@ class FrameBuffer:
     __slots__ = ("_buffer", "_end", "_limit", "_start", "_view")
 
     def __init__(self) -> None:
-        self._buffer = bytearray(_SMALL_BYTES)
+        self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._limit = MAX_HELLO_BYTES
@@ -49,7 +49,9 @@ class FrameBuffer:
 
     def room(self) -> memoryview:
         """Where to put the next bytes; never empty."""
-        if self._start == self._end:
+        if not self._buffer:
+            self._replace(_SMALL_BYTES)
+        elif self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._buffer) or self._start + self._wanted() > len(self._buffer):
             self._make_room()

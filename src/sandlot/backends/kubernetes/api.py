@@ -19,7 +19,7 @@ import msgspec
 
 from sandlot.backends.kubernetes.api_errors import ApiDenied, refused, unreachable
 from sandlot.backends.kubernetes.credentials import INSTALL_HINT, Credentials, Load
-from sandlot.backends.kubernetes.objects import Status, WatchEvent
+from sandlot.backends.kubernetes.objects import Status
 from sandlot.backends.kubernetes.server_time import ServerClock
 from sandlot.errors import Closed, ProtocolViolation, Unsupported
 
@@ -163,8 +163,9 @@ class Api:
 
     # --- what stays open ----------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def watch(self, path: str, query: Query) -> AsyncGenerator[AsyncGenerator[WatchEvent, None], None]:
-        """Follow a collection from `resourceVersion` in the query on, line by line, until the server ends it.
+    async def watch(self, path: str, query: Query) -> AsyncGenerator[AsyncGenerator[list[bytes], None], None]:
+        """Follow a collection from `resourceVersion` in the query on, until the server ends it: whole lines, one event each,
+        all that have come together.
 
         Raises:
             ApiExpired: that version is too old. An error in mid-stream is the last event, of type `ERROR`.
@@ -198,20 +199,18 @@ class Api:
             await self._reload()
         raise AssertionError("unreachable: the second answer is returned or raised")
 
-    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[WatchEvent, None]:
-        decode, rest = _decoder(WatchEvent).decode, bytearray()
+    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[bytes], None]:
+        parts: list[bytes] = []  # of the line that is not whole yet
+        held = 0
         async for chunk in response.content.iter_any():
-            rest += chunk
-            *lines, tail = rest.split(b"\n")
-            rest = tail
-            if len(rest) > MAX_LINE_BYTES:
+            parts.append(chunk)
+            held += len(chunk)
+            if b"\n" in chunk:
+                *lines, tail = b"".join(parts).split(b"\n")
+                parts, held = [tail], len(tail)
+                yield [line for line in lines if line]
+            if held > MAX_LINE_BYTES:
                 raise ProtocolViolation(f"the API server sent a line of more than {MAX_LINE_BYTES} bytes")
-            for line in lines:
-                if line:
-                    try:
-                        yield decode(line)
-                    except msgspec.DecodeError as error:
-                        raise ProtocolViolation(f"the API server's watch is not understood: {error}") from error
 
     async def websocket(
         self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]

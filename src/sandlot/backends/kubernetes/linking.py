@@ -147,9 +147,11 @@ class DialIn(Bridged):
         return {**super().register(name), "SANDLOT_LISTEN": str(LISTEN_PORT)}
 
     async def connect(self, pod: Tracked) -> Connection:
+        if self._reached or not self._falls_back:
+            return await self._dial(pod)
         dialling = asyncio.create_task(self._dial(pod), name=f"dial {pod.name}")
         try:
-            if self._falls_back and not self._reached and not await _answers(pod, dialling):
+            if not await _answers(pod, dialling):
                 drop(dialling)
                 _log.info("%s cannot be reached at its address: its link goes through the API server", pod.name)
                 self._bridged.add(pod.name)

@@ -5,6 +5,8 @@ All of it comes from a server and partly from images and nodes: text is shown an
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -18,13 +20,18 @@ class OwnerReference(Object, frozen=True):
     uid: str = ""
 
 
-class Metadata(Object, frozen=True):
+class SeenMetadata(Object, frozen=True):
+    """What a watch looks at."""
+
     name: str = ""
-    namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+
+
+class Metadata(SeenMetadata, frozen=True):
+    namespace: str = ""
+    creation_timestamp: str | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -79,10 +86,16 @@ class PodSpec(Object, frozen=True):
     node_name: str | None = None
 
 
-class Pod(Object, frozen=True):
-    metadata: Metadata = Metadata()
+class SeenPod(Object, frozen=True):
+    """What a watch looks at."""
+
+    metadata: SeenMetadata = SeenMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class Pod(SeenPod, frozen=True):
+    metadata: Metadata = Metadata()
 
 
 class EventSeen(Object, frozen=True):
@@ -163,3 +176,10 @@ class WatchEvent(Object, frozen=True):
 
     type: str
     object: msgspec.Raw
+
+
+class PodEvent(Object, frozen=True):
+    """A line that tells of a pod, in one pass: events have 5 KB each, and every pod has three or more."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: SeenPod

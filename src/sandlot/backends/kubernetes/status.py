@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sandlot.backends.kubernetes.objects import ContainerStatus, EventSeen, Pod, Terminated
+from sandlot.backends.kubernetes.objects import ContainerStatus, EventSeen, SeenPod, Terminated
 from sandlot.errors import (
     BadRequest,
     Capacity,
@@ -75,7 +75,7 @@ CONTAINER_REASONS: Final = {"OOMKilled": "oom", "ContainerStatusUnknown": "node_
 SIGKILL_EXIT: Final = 128 + 9
 
 
-def ended(pod: Pod) -> Ending | None:
+def ended(pod: SeenPod) -> Ending | None:
     """Why this pod runs no more; None while it may."""
     status = pod.status
     task = _terminated(status.container_statuses, TASK)
@@ -107,7 +107,7 @@ DAEMON_EXITS: Final[dict[int, tuple[str, str]]] = {
 """Exit codes of the daemon in the role `pod`, by which it says why it ended (daemon/src/pod)."""
 
 
-def disruption(pod: Pod) -> Ending | None:
+def disruption(pod: SeenPod) -> Ending | None:
     """Why the cluster is taking this pod away, where it says so."""
     for condition in pod.status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
@@ -116,7 +116,7 @@ def disruption(pod: Pod) -> Ending | None:
     return None
 
 
-def deleted(pod: Pod) -> Ending:
+def deleted(pod: SeenPod) -> Ending:
     """Why it ended, of a pod that was deleted by others than this client."""
     return ended(pod) or disruption(pod) or Ending("killed", "its pod was deleted by somebody else")
 
@@ -148,7 +148,7 @@ NO_RUNTIME: Final = re.compile(r"no runtime for|RuntimeHandler|runtime handler|r
 IMAGE_WAITS: Final = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
 
 
-def trouble(pod: Pod, events: Iterable[EventSeen] = (), *, daemon_image: str | None = None) -> Trouble | None:
+def trouble(pod: SeenPod, events: Iterable[EventSeen] = (), *, daemon_image: str | None = None) -> Trouble | None:
     """Why this pod does not become a sandbox; None while nothing speaks against it."""
     status = pod.status
     for one in status.init_container_statuses or ():
@@ -170,7 +170,7 @@ def trouble(pod: Pod, events: Iterable[EventSeen] = (), *, daemon_image: str | N
     return _from_events(events)
 
 
-def _ended_early(pod: Pod, ending: Ending) -> Trouble:
+def _ended_early(pod: SeenPod, ending: Ending) -> Trouble:
     reason, task = pod.status.reason or "", _terminated(pod.status.container_statuses, TASK)
     if NO_ROOM.fullmatch(reason):
         return Trouble(Capacity(f"its node had no room for it: {_told(reason, pod.status.message)}"))

@@ -19,7 +19,7 @@ from sandlot.backends.base import Gone
 from sandlot.backends.kubernetes import status
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiExpired
-from sandlot.backends.kubernetes.objects import Named, Pod, PodList, Status, WatchEvent
+from sandlot.backends.kubernetes.objects import Named, PodEvent, PodList, SeenPod, Status, WatchEvent
 from sandlot.backends.kubernetes.status import Ending
 from sandlot.errors import ProtocolViolation, SandlotError
 
@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 PAGE: Final = 500  # objects of one answer: some 4 MB of pods
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-_POD: Final = msgspec.json.Decoder(Pod)
+_POD_EVENT: Final = msgspec.json.Decoder(PodEvent)
+_EVENT: Final = msgspec.json.Decoder(WatchEvent)
 _NAMED: Final = msgspec.json.Decoder(Named)
 _STATUS: Final = msgspec.json.Decoder(Status)
 
@@ -38,7 +39,7 @@ class Tracked:
     """What is known of one pod of this client."""
 
     name: str
-    pod: Pod | None = None
+    pod: SeenPod | None = None
     """As last seen; None before that."""
     ending: Ending | None = None
     """Why it ended by itself, or that it was deleted."""
@@ -52,8 +53,9 @@ class Tracked:
     """When something was first seen, on the loop's clock: `scheduled`, `running`."""
     leased: bool = False
     """It outlives this client."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with each change; whoever waits clears it before."""
+    followers: list[Callable[[], None]] = field(default_factory=list)
+    """Called with each change."""
+    _waiting: dict[asyncio.Future[None], Callable[[Tracked], bool]] = field(default_factory=dict)
 
     @property
     def node(self) -> str | None:
@@ -61,14 +63,23 @@ class Tracked:
         return None if self.pod is None else self.pod.spec.node_name
 
     def changed(self) -> None:
-        """Wake whoever waits."""
-        self.news.set()
+        """Wake whoever waits for what is true now, and nobody else."""
+        for waiter, condition in self._waiting.items():
+            if not waiter.done() and condition(self):
+                waiter.set_result(None)
+        for follow in tuple(self.followers):
+            follow()
 
     async def wait(self, condition: Callable[[Tracked], bool]) -> None:
-        """Until the condition holds; it is asked again with each change."""
-        while not condition(self):
-            self.news.clear()
-            await self.news.wait()
+        """Until the condition holds, or has held for a moment; it is asked again with each change."""
+        if condition(self):
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = condition
+        try:
+            await waiter
+        finally:
+            del self._waiting[waiter]
 
 
 class Roster:
@@ -93,7 +104,7 @@ class Roster:
         """It is gone and nobody will ask for it any more."""
         self._tracked.pop(name, None)
 
-    def seen(self, pod: Pod, *, deleted: bool = False) -> None:
+    def seen(self, pod: SeenPod, *, deleted: bool = False) -> None:
         """The API server told of a pod."""
         one = self._tracked.get(pod.metadata.name)
         if one is None or (one.pod is not None and one.absent and one.pod.metadata.uid == pod.metadata.uid):
@@ -196,20 +207,30 @@ class PodWatch:
         """Until the server ends the watch, which it does every few minutes."""
         query = {"labelSelector": self._selector, "resourceVersion": self._version or ""}
         async with self._api.watch(self._path, query) as lines:
-            async for event in lines:
+            async for batch in lines:
                 self._pause_s = FIRST_PAUSE_S
-                self._take(event)
+                for line in batch:
+                    self._take(line)
 
-    def _take(self, event: WatchEvent) -> None:
+    def _take(self, line: bytes) -> None:
         try:
+            event = _POD_EVENT.decode(line)
+        except msgspec.DecodeError as error:
+            self._take_other(line, error)
+            return
+        self.roster.seen(event.object, deleted=event.type == "DELETED")
+        self._version = event.object.metadata.resource_version
+
+    def _take_other(self, line: bytes, why: msgspec.DecodeError) -> None:
+        """What tells of no pod, for the reason given."""
+        try:
+            event = _EVENT.decode(line)
             if event.type == "BOOKMARK":
                 self._version = _NAMED.decode(event.object).metadata.resource_version
             elif event.type == "ERROR":
                 _raise(_STATUS.decode(event.object))
             else:
-                pod = _POD.decode(event.object)
-                self.roster.seen(pod, deleted=event.type == "DELETED")
-                self._version = pod.metadata.resource_version
+                raise why
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"the API server's watch is not understood: {error}") from error
 

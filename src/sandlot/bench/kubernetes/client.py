@@ -24,9 +24,11 @@ import msgspec
 from sandlot.bench.kubernetes.ours import sandboxes
 from sandlot.bench.kubernetes.plain import plain_pods
 from sandlot.bench.kubernetes.plans import Kind, Outcome, Plan, Work
+from sandlot.bench.kubernetes.steps import steps
 from sandlot.bench.measuring import held
+from sandlot.collecting import collect_seldom
 
-WORKS: Final[dict[Kind, Work]] = {"plain": plain_pods, "sandboxes": sandboxes}
+WORKS: Final[dict[Kind, Work]] = {"plain": plain_pods, "sandboxes": sandboxes, "steps": steps}
 
 
 async def serve() -> None:
@@ -69,6 +71,7 @@ def main() -> None:
     """Every sandbox is a socket or two, so the process takes as many descriptors as it may have."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    collect_seldom()
     asyncio.run(serve())
 
 

@@ -24,7 +24,7 @@ WHERE: Final = 'read -r name </proc/sys/kernel/hostname; echo "$name"; exit {cod
 @asynccontextmanager
 async def sandboxes(plan: Plan) -> AsyncIterator[Make]:
     """See `plans.Work`."""
-    async with sandlot.kubernetes(options=pods.options(plan)) as provider:
+    async with sandlot.kubernetes(options=pods.options(plan), kubeconfig=plan.kubeconfig) as provider:
         clients = _Client(plan, provider)
         yield clients.make
 

@@ -52,7 +52,7 @@ class _Event(msgspec.Struct):
 @asynccontextmanager
 async def plain_pods(plan: Plan) -> AsyncIterator[Make]:
     """See `plans.Work`."""
-    async with session(IN_FLIGHT + 1) as opened, _lease(opened, plan) as lease:
+    async with session(IN_FLIGHT + 1, plan.kubeconfig) as opened, _lease(opened, plan) as lease:
         pods = _Pods(plan, opened, plain_manifest(plan, lease))
         watching = asyncio.create_task(pods.watch(await version(opened, pods.path)))
         try:

@@ -10,7 +10,7 @@ import msgspec
 
 from sandlot.backends.kubernetes.options import Connect, Delivery
 
-Kind = Literal["plain", "sandboxes"]
+Kind = Literal["plain", "sandboxes", "steps"]
 Nodes = Literal["real", "fake"]
 
 
@@ -32,6 +32,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where daemons dial; only with dial-out."""
     delivery: Delivery = "image"
     daemon_image: str = ""
+    kubeconfig: str | None = None
+    """None: the usual one."""
+    idle_s: float = 0.0
+    """How long `steps` does nothing with what it has."""
 
 
 class Harvest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,8 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for and never came, by class."""
     retried: dict[str, int] = {}
     """Attempts that failed, by class, whether or not another one succeeded."""
+    cpu_s: dict[str, float] = {}
+    """CPU of each step, where they are taken one after another."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
@@ -181,9 +182,9 @@ async def test_watch_brings_whole_lines(cluster: FakeCluster, api: Api) -> None:
         await api.post(PODS, POD, Named)
         await cluster.run("p")
         await cluster.remove("pods", "p")
-        async for event in lines:
-            kinds.append(event.type)
-            if event.type == "DELETED":
+        async for batch in lines:
+            kinds += [json.loads(line)["type"] for line in batch]
+            if "DELETED" in kinds:
                 break
     assert kinds == ["ADDED", "MODIFIED", "DELETED"]
 
@@ -193,8 +194,8 @@ async def test_watch_with_stale_credentials_opens_with_new_ones(cluster: FakeClu
     cluster.tokens = {"second"}
     async with api.watch(PODS, {"resourceVersion": "100"}) as lines:
         await cluster.bookmark()
-        async for event in lines:
-            assert event.type == "BOOKMARK"
+        async for batch in lines:
+            assert [json.loads(line)["type"] for line in batch] == ["BOOKMARK"]
             break
 
 

@@ -34,9 +34,10 @@ async def dial_in(address: Address, name: str, registrar: Registrar) -> Connecti
     sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:
         tune(sock)
-        stream = SocketStream(sock)
+        sock.setblocking(False)
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().sock_connect(sock, address)
+        stream = await SocketStream.own(sock)
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):

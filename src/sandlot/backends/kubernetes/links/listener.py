@@ -119,13 +119,12 @@ class Listener:
                     _log.warning("no link can be accepted for now: %s", error.strerror)
                     await asyncio.sleep(_SHORTAGE_PAUSE_S)
                 continue  # else one that was gone before it was accepted
-            stream = SocketStream(sock)
             try:
                 await self._wait_place()
             except BaseException:
-                stream.close()
+                sock.close()
                 raise
-            task = self._loop.create_task(self._greet(stream))
+            task = self._loop.create_task(self._greet(sock))
             self._half_open[task] = None
             task.add_done_callback(self._left)
 
@@ -149,9 +148,9 @@ class Listener:
         elif (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "a link could not be received", "exception": error, "task": task})
 
-    async def _greet(self, stream: SocketStream) -> None:
+    async def _greet(self, sock: socket.socket) -> None:
         try:
-            connection = await receive(stream, self._registrar)
+            connection = await receive(await SocketStream.own(sock), self._registrar)
         except Conflict as refusal:
             self.refused += 1
             self._on_conflict(refusal.name, str(refusal))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -43,27 +43,77 @@ class Stream(Protocol):
         """Unless a wire has it. Idempotent."""
 
 
-class SocketStream:
-    """A connected socket, which it owns."""
+class SocketStream(asyncio.BufferedProtocol):
+    """A connected socket, which it owns. Its transport is the wire's later: a socket is put under watch by the loop once."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket: socket.socket | None = sock
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._room = memoryview(bytearray(MAX_HANDSHAKE_BYTES + 1))
+        self._held = 0
+        self._ended = False
+        self._cause: Exception | None = None
+
+    @classmethod
+    async def own(cls, sock: socket.socket) -> SocketStream:
+        """Take a connected socket, from now on this stream's to close."""
+        stream = cls()
         sock.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: stream, sock=sock)
+        return stream
 
     async def read(self, most: int) -> bytes:
-        assert self._socket is not None
-        return await self._loop.sock_recv(self._socket, most)
+        while not self._held and not self._ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if not self._held and self._cause is not None:
+            raise self._cause
+        data = bytes(self._room[: min(most, self._held)])
+        rest = self._held - len(data)
+        self._room[:rest] = self._room[len(data) : self._held]
+        self._held = rest
+        return data
 
     async def carry(self, wire: SealedWire) -> Wire:
-        sock, self._socket = self._socket, None
-        assert sock is not None
-        return await wire.own(sock)
+        transport = self._transport
+        if transport is None or self._ended:
+            raise TransportLost("the other side closed the link after its claim")
+        if self._held:
+            raise ProtocolViolation("a link on which more than a claim came before the answer")
+        self._transport = None
+        transport.set_protocol(wire)
+        wire.connection_made(transport)
+        return wire
 
     def close(self) -> None:
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            sock.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # --- called by the loop -------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room[self._held :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._held += nbytes
+        if self._held == len(self._room) and self._transport is not None:
+            self._transport.pause_reading()  # more than any claim: nobody will want the rest
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport, self._ended, self._cause = None, True, exc
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 async def receive(stream: Stream, registrar: Registrar, *, expected: str | None = None) -> Connection:
@@ -115,7 +165,7 @@ async def _receive(stream: Stream, registrar: Registrar, expected: str | None) -
     def bring(listener: Listener) -> Awaitable[Wire]:
         return stream.carry(SealedWire(listener, ciphers, preface=framed(answer)))
 
-    connection = await Connection.open_over(bring)
+    connection = await Connection.open_over(bring, timeout_s=None)  # the caller's bound holds
     try:
         if connection.name != claim.name:
             raise ProtocolViolation(f"the daemon of {claim.name!r} calls itself {connection.name!r}")
