@@ -207,12 +207,13 @@ ConfigPath = "{layout.config}/runsc.toml"
 
 
 def _runsc(tools: Tools) -> str:
-    """systrap is the platform that works everywhere, within virtual machines too."""
+    """systrap is the platform that works everywhere, within virtual machines too. Without `allow-suid` no `su` or `sudo`."""
     return f"""
 binary_name = "{tools.path("runsc")}"
 
 [runsc_config]
 platform = "systrap"
+allow-suid = "true"
 """.lstrip()
 
 

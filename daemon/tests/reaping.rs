@@ -10,6 +10,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// A child that stands still and is not killed keeps nobody waiting without end.
 #[test]
+#[expect(clippy::zombie_processes, reason = "the reaper waits for it")]
 fn a_stopped_child_is_not_waited_for_without_end() {
     let child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);

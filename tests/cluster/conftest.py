@@ -15,7 +15,7 @@ from cluster.say import Say
 
 _HERE = Path(__file__).parent
 _FAKE_NODES = 4
-WANTED = Options(runtimes=("gvisor",)) if os.environ.get("SANDLOT_TEST_FULL") else USUAL
+WANTED = Options(runtimes=("gvisor",)) if os.environ.get("SANDLOT_TEST_FULL") == "1" else USUAL
 _COLD_S = 1800  # the first test may wait for the build of Kubernetes
 
 

@@ -57,12 +57,15 @@ pub(super) struct Sender<'a, O> {
     out: &'a mut O,
     buffer: Vec<u8>,
     linked: Linked,
+    /// Whether this kernel says where a file has holes, once it was asked. gVisor's does not, nor how much is stored.
+    tells_holes: Option<bool>,
     pub summary: Summary,
 }
 
 impl<'a, O: Outgoing> Sender<'a, O> {
     pub fn new(root: &'a Root, origin: &'a [u8], out: &'a mut O) -> Self {
-        Sender { root, origin, out, buffer: Vec::new(), linked: Linked::default(), summary: Summary::default() }
+        let (buffer, linked, summary) = (Vec::new(), Linked::default(), Summary::default());
+        Sender { root, origin, out, buffer, linked, tells_holes: None, summary }
     }
 
     fn tree(&mut self, dir: BorrowedFd<'_>) -> Result<()> {
@@ -200,7 +203,10 @@ impl<'a, O: Outgoing> Sender<'a, O> {
         if self.buffer.is_empty() {
             self.buffer = vec![0; MAX_CHUNK_BYTES];
         }
-        if stored < size {
+        if (stored < size || size > MAX_CHUNK_BYTES as u64) && !self.tells_holes(file, &entry.path)? {
+            self.out.entry(&entry)?;
+            self.extent(file, 0, size, &entry.path)
+        } else if stored < size {
             self.out.entry(&entry)?;
             self.sparse(file, size, &entry.path)
         } else if size <= MAX_CHUNK_BYTES as u64 {
@@ -221,6 +227,21 @@ impl<'a, O: Outgoing> Sender<'a, O> {
             self.out.data(0, &self.buffer[..count])?;
         }
         Ok(())
+    }
+
+    fn tells_holes(&mut self, file: &OwnedFd, path: &[u8]) -> Result<bool> {
+        if let Some(known) = self.tells_holes {
+            return Ok(known);
+        }
+        let failed = |this: &Self, errno| this.failed("look for holes in", errno, path);
+        let told = match seek(file, SeekFrom::Hole(0)) {
+            Ok(_) | Err(Errno::NXIO) => true,
+            Err(Errno::INVAL) => false,
+            Err(errno) => return Err(failed(self, errno)),
+        };
+        seek(file, SeekFrom::Start(0)).map_err(|errno| failed(self, errno))?;
+        self.tells_holes = Some(told);
+        Ok(told)
     }
 
     fn sparse(&mut self, file: &OwnedFd, size: u64, path: &[u8]) -> Result<()> {
@@ -244,7 +265,8 @@ impl<'a, O: Outgoing> Sender<'a, O> {
         if u64::try_from(facts.st_size).unwrap_or(0) < size { Err(self.shrunk(path)) } else { Ok(()) }
     }
 
-    /// Send the bytes from `start`, where the file is positioned, to `end`.
+    /// Send the bytes from `start`, where the file is positioned, to `end`. Where nobody tells of holes, what is all zeros
+    /// is taken for one.
     fn extent(&mut self, file: &OwnedFd, start: u64, end: u64, path: &[u8]) -> Result<()> {
         let mut position = start;
         while position < end {
@@ -253,8 +275,11 @@ impl<'a, O: Outgoing> Sender<'a, O> {
             if count < room {
                 return Err(self.shrunk(path));
             }
-            self.out.data(position, &self.buffer[..count])?;
-            self.summary.bytes += count as u64;
+            let data = &self.buffer[..count];
+            if self.tells_holes != Some(false) || data.iter().any(|byte| *byte != 0) {
+                self.out.data(position, data)?;
+                self.summary.bytes += count as u64;
+            }
             position += count as u64;
         }
         Ok(())
@@ -333,4 +358,30 @@ impl Linked {
 /// About what the table spends on one path.
 fn cost(path: &[u8]) -> usize {
     path.len() + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Collected, Scratch};
+    use super::*;
+
+    /// As under gVisor: what is all zeros is not sent, and everything else is, at its place.
+    #[test]
+    fn where_no_kernel_tells_of_holes_zeros_are_taken_for_some() {
+        let scratch = Scratch::new();
+        let mut content = vec![0; 3 * MAX_CHUNK_BYTES + 10];
+        content[MAX_CHUNK_BYTES] = 1;
+        content[3 * MAX_CHUNK_BYTES + 9] = 2;
+        scratch.write("full", &content);
+        let (root, mut out) = (scratch.root(), Collected::default());
+        let mut sender = Sender::new(&root, b"/full", &mut out);
+        sender.tells_holes = Some(false);
+        let place = root.resolve(b"/full").unwrap();
+        sender.file(place.dir.as_fd(), &place.name, b"").unwrap();
+        assert_eq!(sender.summary.bytes, MAX_CHUNK_BYTES as u64 + 10);
+        let to = Scratch::new();
+        let destination = super::super::Destination::Files;
+        super::super::upload(&to.root(), b"/copy", destination, &mut out.into_items()).unwrap();
+        assert_eq!(std::fs::read(to.at("copy")).unwrap(), content);
+    }
 }
