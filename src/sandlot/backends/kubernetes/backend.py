@@ -14,6 +14,7 @@ from sandlot.backends.base import Gone, Grant, Opened, Part, SandboxInfo
 from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiError, ApiExists
+from sandlot.backends.kubernetes.asking import Events
 from sandlot.backends.kubernetes.credentials import Load
 from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
 from sandlot.backends.kubernetes.images import Images
@@ -117,7 +118,7 @@ class KubernetesBackend:
             asyncio.create_task(_keep_lease(lease, roster), name="renew the client's lease"),
             asyncio.create_task(reaper.run(), name="look for dead clients"),
         )
-        start = Start(api, namespace, options, links)
+        start = Start(Events(api, namespace), options, links)
         leases = SandboxLeases(api, namespace, self.client)
         leased = LeasedLinks(api, namespace)
         return _Running(api, namespace, lease, leases, roster, start, links, leased, options, Suspects(), tasks, os.getpid())
@@ -145,6 +146,7 @@ class KubernetesBackend:
             for task in state.tasks:
                 task.cancel()
             await asyncio.wait(state.tasks)
+            state.start.told.close()
             state.leased.close()
             await state.links.aclose()
             await self._images.aclose()

@@ -98,12 +98,17 @@ class Pod(SeenPod, frozen=True):
     metadata: Metadata = Metadata()
 
 
+class Involved(Object, frozen=True):
+    uid: str = ""
+
+
 class EventSeen(Object, frozen=True):
     """A core/v1 Event about a pod."""
 
     type: str = ""
     reason: str | None = None
     message: str | None = None
+    involved_object: Involved = Involved()
 
 
 class LeaseSpec(Object, frozen=True):
@@ -133,6 +138,7 @@ class LeaseList(Object, frozen=True):
 
 
 class EventList(Object, frozen=True):
+    metadata: ListMeta = ListMeta()
     items: tuple[EventSeen, ...] = ()
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from sandlot.backends.kubernetes.api import Api
-from sandlot.backends.kubernetes.api_errors import ApiError
+from sandlot.backends.kubernetes.asking import Events
 from sandlot.backends.kubernetes.linking import Links, drop
-from sandlot.backends.kubernetes.objects import EventList, EventSeen, SeenPod
+from sandlot.backends.kubernetes.objects import EventSeen
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pulls import pulled_s
 from sandlot.backends.kubernetes.status import Patience, Trouble, trouble
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
-from sandlot.errors import Infrastructure, ProtocolViolation, SandboxGone, SandlotError
+from sandlot.errors import Infrastructure, SandboxGone, SandlotError
 
 START_PATIENCE_S: Final = 30.0  # for what a node tries again by itself every 10 s or so: volumes, addresses, its runtime
 NEWS_S: Final = 2.0  # a link that breaks is often the first sign of a pod's end, whose reason is on its way
@@ -30,12 +29,9 @@ EVENTS_S: Final = 8.0  # a pod whose container does not run for so long: ask wha
 class Start:
     """What it takes to see pods start."""
 
-    api: Api
-    namespace: str
+    told: Events
     options: ClusterOptions
     links: Links
-    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while one pod's pulls are asked for."""
 
     async def first_link(self, pod: Tracked) -> Connection:
         """The link to a pod that was just accepted.
@@ -73,29 +69,21 @@ class Start:
         """What events say of a pod that is stuck on its node. Whoever may not read them waits longer, and no more."""
         if pod.pod is None or not pod.pod.spec.node_name or "running" in pod.times_s:
             return ()
-        return await self._all_events(pod.pod)
+        return await self.told.warnings(pod.pod.metadata.uid)
 
     async def pulls_s(self, pod: Tracked, start_s: float) -> float | None:
         """Of the seconds that a pod's start took, those of its images' pulls, where it took so long that there may be some.
 
-        None: not known. Only one pod is asked for at a time, since the API server reads all events to find those of one.
+        None: not known, since it is only asked for now and then.
         """
-        if start_s < PULLED_S or pod.pod is None or self.asking.locked():
+        if start_s < PULLED_S or pod.pod is None or self.told.rests:
             return None
-        async with self.asking:
-            try:
-                async with asyncio.timeout(ASK_S):
-                    events = await self._all_events(pod.pod)
-            except TimeoutError:
-                return None
-        return min(start_s, pulled_s(events)) if events else None
-
-    async def _all_events(self, pod: SeenPod) -> Sequence[EventSeen]:
-        query = {"fieldSelector": f"involvedObject.uid={pod.metadata.uid}", "limit": "50"}
         try:
-            return (await self.api.get(f"/api/v1/namespaces/{self.namespace}/events", EventList, query=query)).items
-        except (ApiError, ProtocolViolation):
-            return ()
+            async with asyncio.timeout(ASK_S):
+                events = await self.told.of(pod.pod.metadata.uid)
+        except TimeoutError:
+            return None
+        return min(start_s, pulled_s(events)) if events else None
 
     def patience_s(self, patience: Patience) -> float:
         """How long a trouble of this sort may last."""

@@ -262,7 +262,9 @@ async def test_stuck_pod_is_asked_for_its_events() -> None:
         w.runs = False
         creating = asyncio.create_task(w.backend.create("box", SPEC, Grant()))
         await until(lambda: "box" in w.cluster.pods)
-        w.cluster.events = [{"type": "Warning", "reason": "FailedCreatePodSandBox", "message": 'no runtime for "gvisor"'}]
+        about = {"uid": w.cluster.pods["box"]["metadata"]["uid"]}
+        said = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": 'no runtime for "gvisor"'}
+        w.cluster.events = [{**said, "involvedObject": about}]
         await w.cluster.set_status("box", node="n1")
         with pytest.raises(errors.Unsupported, match="gvisor"):
             await creating

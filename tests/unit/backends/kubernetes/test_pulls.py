@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.asking import Events
 from sandlot.backends.kubernetes.objects import EventSeen, Metadata, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pulls import MOST_S, pulled_s
@@ -54,20 +55,19 @@ async def asking() -> AsyncIterator[tuple[FakeCluster, Start]]:
     """A cluster whose events tell of one pull."""
     async with FakeCluster() as cluster, await Api.open(cluster.load) as api:
         cluster.events = [{"type": "Normal", "reason": "Pulled", "message": TOLD}]
-        yield cluster, Start(api, NAMESPACE, ClusterOptions(), Links())
+        yield cluster, Start(Events(api, NAMESPACE), ClusterOptions(), Links())
 
 
 def pod() -> Tracked:
     return Tracked("box", Pod(Metadata("box", uid="1")))
 
 
-async def test_a_slow_start_is_asked_for_its_pulls() -> None:
+@pytest.mark.parametrize(("start_s", "pulls_s", "asked"), [(10.0, 8.0, 1), (5.0, 5.0, 1), (1.0, None, 0)])
+async def test_a_slow_start_is_asked_for_its_pulls(start_s: float, pulls_s: float | None, asked: int) -> None:
     """They are never more than the start itself; no request is spent on a quick one."""
     async with asking() as (cluster, start):
-        assert await start.pulls_s(pod(), 10.0) == 8.0
-        assert await start.pulls_s(pod(), 5.0) == 5.0
-        assert await start.pulls_s(pod(), 1.0) is None
-        assert cluster.count("GET", "events") == 2
+        assert await start.pulls_s(pod(), start_s) == pulls_s
+        assert cluster.count("GET", "events") == asked
 
 
 async def test_one_pod_is_asked_for_at_a_time() -> None:
