@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from sandlot.backends.kubernetes.publishing import Publisher, Step
+from sandlot.backends.kubernetes.publishing.daemon import daemon_layer
+from sandlot.backends.kubernetes.publishing.packing import Layer
 from sandlot.backends.kubernetes.registry import Registry, parse_repository
 from sandlot.backends.kubernetes.registry.credentials import Credentials
 from sandlot.daemon_binary import find_daemon
@@ -107,6 +109,30 @@ async def test_an_image_alone_keeps_its_digest(host: str, tmp_path: Path) -> Non
     layout = Path(image("static").removeprefix("oci:").rpartition("@")[0])
     digest = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
     assert references.pop().endswith(f"@{digest}")
+
+
+async def test_a_daemon_that_the_registry_has_is_not_packed_again(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a provider asks the registry one question; another registry gets it all the same."""
+    packed: list[Path] = []
+
+    def packs(binary: Path) -> tuple[Layer, bytes]:
+        packed.append(binary)
+        return daemon_layer(binary)
+
+    monkeypatch.setattr("sandlot.backends.kubernetes.publishing.publisher.daemon_layer", packs)
+    binary = tmp_path / "sandlotd"
+    binary.write_bytes(b"\x7fELF" + os.urandom(5000))
+    found = []
+    for place in (host, host, f"{host}/elsewhere"):
+        async with Publisher(parse_repository(place), tmp_path / "cache") as publisher:
+            found.append((await publisher.publish_daemon(binary)).rpartition("/")[2])
+    assert len(set(found)) == 1
+    assert packed == [binary, binary]
+    binary.write_bytes(b"\x7fELF" + os.urandom(5000))
+    async with Publisher(parse_repository(host), tmp_path / "cache") as publisher:
+        assert (await publisher.publish_daemon(binary)).rpartition("/")[2] != found[0]
 
 
 async def test_the_daemon_is_published(host: str, tmp_path: Path) -> None:

@@ -49,10 +49,25 @@ class Packer:
 
     def known(self, directory: Path) -> Layer | None:
         """The layer of a directory that has been packed before and looks the same since."""
+        return self.recalled(self._state(directory))
+
+    def recalled(self, state: str) -> Layer | None:
+        """The layer that was remembered under these hex digits."""
         try:
-            return msgspec.json.decode(self._note(self._state(directory)).read_bytes(), type=Layer)
+            return msgspec.json.decode(self._note(state).read_bytes(), type=Layer)
         except (OSError, msgspec.MsgspecError):
             return None
+
+    def remember(self, state: str, layer: Layer) -> None:
+        """Keep what is known of a layer, whole or not at all, whoever else does the same. Raises WriteFailed."""
+        self._make_folder()
+        try:
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".note-") as own:
+                part = Path(own) / "part"
+                part.write_bytes(msgspec.json.encode(layer))
+                part.rename(self._note(state))
+        except OSError as error:
+            raise WriteFailed.from_os(error, self._folder) from error
 
     @contextmanager
     def pack(self, directory: Path) -> Iterator[Packed]:
@@ -72,12 +87,7 @@ class Packer:
                 if self._state(directory) != state:
                     raise ImageInvalid(f"{directory} changed while it was read", hint="publish it when nothing writes to it")
                 yield Packed(layer, Path(file.name))
-                self._remember(state, layer)
-
-    def _remember(self, state: str, layer: Layer) -> None:
-        part = self._note(state).with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(msgspec.json.encode(layer))
-        part.rename(self._note(state))
+                self.remember(state, layer)
 
     def _note(self, state: str) -> Path:
         return self._folder / f"{state}.json"

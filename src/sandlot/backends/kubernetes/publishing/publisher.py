@@ -6,18 +6,18 @@ import asyncio
 import io
 import os
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, TypeVar
 
-from sandlot.backends.kubernetes.publishing.daemon import RUN, daemon_layer
+from sandlot.backends.kubernetes.publishing.daemon import RUN, daemon_layer, daemon_state
 from sandlot.backends.kubernetes.publishing.images import Composed, Document, as_stored, compose
 from sandlot.backends.kubernetes.publishing.packing import Layer, Packer
 from sandlot.backends.kubernetes.registry import Blob, Registry, Repository
-from sandlot.errors import BadRequest, Closed, Unsupported
+from sandlot.errors import BadRequest, Closed, Unsupported, WriteFailed
 from sandlot.images.blobs import Blobs, blob_name, read_document
 from sandlot.images.layout import Documents, as_image_errors, read_image
 from sandlot.images.oci import Descriptor
@@ -227,8 +227,16 @@ class Publisher:
         await registry.push_blob(Blob(document.digest, len(raw), lambda: io.BytesIO(raw)))
 
     async def _send_daemon(self, registry: Registry, binary: Path) -> Composed:
+        state = await asyncio.to_thread(daemon_state, binary)
+        known = await asyncio.to_thread(self._packer.recalled, state)
+        if known is not None:
+            composed = compose([known], run=RUN)
+            if await registry.has_manifest(composed.manifest.digest):
+                return composed
         layer, packed = await asyncio.to_thread(daemon_layer, binary)
         composed = compose([layer], run=RUN)
+        with suppress(WriteFailed):  # then it is packed again next time
+            await asyncio.to_thread(self._packer.remember, state, layer)
         if not await registry.has_manifest(composed.manifest.digest):
             blob = Blob(layer.digest, layer.size, lambda: io.BytesIO(packed))
             await self._send_blob(registry, str(binary), "sandlotd", blob)
