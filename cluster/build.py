@@ -61,6 +61,11 @@ def obstacle(parts: Sequence[Part]) -> str | None:
     return None
 
 
+def is_built(parts: Sequence[Part]) -> bool:
+    """Whether the cache has all of them."""
+    return all(_target(part).exists() for part in parts)
+
+
 def _target(part: Part) -> Path:
     return cache_root() / f"{part.name}-{fingerprint(part)}"
 

@@ -1,14 +1,15 @@
-"""One Ctrl-C too many while sandboxes are being deleted."""
+"""What interrupts comes too early or once too often: a task cancelled before it has begun, one Ctrl-C too many."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
@@ -48,3 +49,30 @@ def patience() -> Iterator[None]:
         while isinstance(handler, _Patience) and handler.over:
             handler = handler.former
         signal.signal(signal.SIGINT, handler)
+
+
+class Begun(Coroutine[Any, Any, T]):
+    """What a task runs that must begin, to be given to `create_task`.
+
+    A task that is cancelled before its first step never takes it: nothing of what it was to clean up is cleaned up, and no
+    `finally` runs. This runs up to its first wait in any case, and is cancelled there.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._begun = False
+
+    def send(self, value: Any, /) -> Any:
+        self._begun = True
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if not self._begun:
+            self.send(None)
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._work.__await__()

@@ -21,6 +21,7 @@ from sandlot.admission import Turnstile
 from sandlot.backends.base import Backend
 from sandlot.errors import BadRequest, Capacity, SandlotError, Throttled, Unsupported
 from sandlot.events import Scalar
+from sandlot.interrupts import Begun
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
 from sandlot.pacing import Outcome, Pace
@@ -126,7 +127,7 @@ class Janitor:
                 making.cancel()
             return
         removal = _Removal(record, making, grace_s, self._rules.first_pause_s)
-        self._tasks[record] = asyncio.get_running_loop().create_task(self._remove(removal), name=f"delete {record.name}")
+        self._tasks[record] = asyncio.get_running_loop().create_task(Begun(self._remove(removal)), name=f"delete {record.name}")
 
     def clear(self) -> None:
         """Everything attached shall go: the backend may do that in one go. Deletions that are decided from now on wait for

@@ -22,7 +22,7 @@ from sandlot.backends.base import Backend, Gone, Grant, SandboxInfo
 from sandlot.custody import Custody
 from sandlot.errors import BadRequest, CleanupFailed, Closed, SandlotError
 from sandlot.events import EventLog, Scalar
-from sandlot.interrupts import patience
+from sandlot.interrupts import Begun, patience
 from sandlot.janitor import Janitor, persist, wait_ended
 from sandlot.journal import Journal
 from sandlot.lifecycle import Record, State, Step
@@ -79,7 +79,7 @@ class Provider:
         Cancelling this call does not stop the closing; calling again waits for the same end. Leased sandboxes live on.
         """
         if self._shutdown is None:
-            self._shutdown = asyncio.create_task(self._close(), name="close the provider")
+            self._shutdown = asyncio.create_task(Begun(self._close()), name="close the provider")
         with patience():
             await wait_ended([self._shutdown])
         return self._shutdown.result()

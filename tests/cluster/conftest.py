@@ -16,14 +16,17 @@ from cluster.say import Say
 _HERE = Path(__file__).parent
 _FAKE_NODES = 4
 WANTED = Options(runtimes=("gvisor",)) if os.environ.get("SANDLOT_TEST_FULL") == "1" else USUAL
-_COLD_S = 1800  # the first test may wait for the build of Kubernetes
+_BUILD_S = 1800  # `make test` builds first; where somebody else runs the tests, the first of them may wait for it
+_TEST_S = 900  # the longest patience of a test and of its end, on a machine that is as busy as can be
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that bring up a cluster may have to wait for the build."""
+    """Those that bring up a cluster may have to wait for the build, and those for `make test-full` take long."""
+    built = build.is_built(parts.parts(WANTED))
     for item in items:
         if _HERE in item.path.parents and "able" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(_COLD_S))
+            is_full = item.get_closest_marker("full") is not None
+            item.add_marker(pytest.mark.timeout(_TEST_S if built and not is_full else _BUILD_S))
             item.add_marker(pytest.mark.slow)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from sandlot.accounts import Spread
 from sandlot.errors import Closed, SandlotError
+from sandlot.interrupts import Begun
 from sandlot.janitor import wait_ended
 from sandlot.lifecycle import Step
 from sandlot.pool.demand import Demand
@@ -296,7 +297,7 @@ class Pool:
 
     def _own(self, work: Coroutine[None, None, None]) -> None:
         """Run this in a task of the pool's. A fault of ours in it, or in a strategy, goes where asyncio reports such."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(Begun(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

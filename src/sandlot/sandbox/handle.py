@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NoReturn
 from sandlot import errors
 from sandlot.connection import Connection, Reopen
 from sandlot.errors import BadRequest, SandlotError, Unsupported
+from sandlot.interrupts import Begun
 from sandlot.limits import COMMAND_GRACE_S, DEFAULT_CAP_BYTES, MAX_CHUNK_BYTES
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
@@ -339,7 +340,7 @@ class Sandbox(Files):
         """
         if self._closing is None:
             self._closed = self._closed or errors.Closed(f"the sandbox {self.name} was closed by this client")
-            self._closing = asyncio.get_running_loop().create_task(self._end(grace_s), name=f"close {self.name}")
+            self._closing = asyncio.get_running_loop().create_task(Begun(self._end(grace_s)), name=f"close {self.name}")
         await asyncio.shield(self._closing)
 
     def abort(self, error: SandlotError) -> None:

@@ -21,7 +21,7 @@ from tests.cluster.faults.ways import USUAL_AND_FULL, by, partition
 COMMAND = "echo run >> /runs; echo begun; while [ ! -e /go ]; do sleep 0.1; done; echo done; echo done > /done"
 
 
-@pytest.mark.parametrize("connect", USUAL_AND_FULL)
+@pytest.mark.parametrize("connect", ["dial-in", "dial-out", pytest.param("exec-bridge", marks=pytest.mark.full)])
 async def test_daemon_that_is_killed_from_outside(cluster: Cluster, space: str, image: str, connect: Connect) -> None:
     """The call that waits says why its sandbox is gone; the one beside it does not notice."""
     async with sandlot.kubernetes(options=by(connect, cluster, space), kubeconfig=cluster.kubeconfig) as provider:

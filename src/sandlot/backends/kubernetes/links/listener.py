@@ -20,6 +20,7 @@ from sandlot.backends.kubernetes.links.registrar import Conflict, Refused, Regis
 from sandlot.connection import Connection
 from sandlot.connection.wire import Wire
 from sandlot.errors import SandlotError, Unsupported
+from sandlot.interrupts import Begun
 from sandlot.limits import MAX_HALF_OPEN
 
 BACKLOG: Final = 4_096  # what Linux allows unless told otherwise (net.core.somaxconn)
@@ -124,7 +125,7 @@ class Listener:
             except BaseException:
                 sock.close()
                 raise
-            task = self._loop.create_task(self._greet(sock))
+            task = self._loop.create_task(Begun(self._greet(sock)))
             self._half_open[task] = None
             task.add_done_callback(self._left)
 
