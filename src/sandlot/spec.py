@@ -96,7 +96,7 @@ class Spec:
     """For sandboxes that are pods: where they may run and what else they have. Other backends ignore it."""
 
     _hash: int = field(init=False, compare=False, default=0)
-    """Computed once: pools look specs up all the time."""
+    """Computed once, when it is first asked for: pools look specs up all the time, and bursts never."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -111,7 +111,6 @@ class Spec:
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         object.__setattr__(self, "labels", MappingProxyType(dict(self.labels)))
         object.__setattr__(self, "layers", tuple(self.layers))
-        object.__setattr__(self, "_hash", hash(self.key))
 
     def _check(self) -> None:
         if not self.image:
@@ -148,6 +147,8 @@ class Spec:
         return ";".join(f"{name}={_plain(value)}" for name, value in self._values().items())
 
     def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash(self.key))
         return self._hash
 
     def __repr__(self) -> str:
