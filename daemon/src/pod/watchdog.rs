@@ -93,19 +93,19 @@ impl Watchdog {
         let verdict =
             decide(self.limit, current, || reclaimable(&read_text(&self.group, "memory.stat").unwrap_or_default()));
         let is_dying = |pid: &u32| table::read(*pid).is_some_and(|entry| entry.state != 'Z');
+        self.dying.take_if(|(pids, _)| !pids.iter().any(is_dying));
         match &self.dying {
-            Some((pids, since)) if now < *since + DYING && pids.iter().any(is_dying) => Verdict::Wait(SOONEST),
-            _ => {
-                self.dying = None;
-                verdict
-            }
+            Some((_, since)) if now < *since + DYING => Verdict::Wait(SOONEST),
+            _ => verdict,
         }
     }
 
     fn kill(&mut self, now: Instant) {
         let entries = table::scan();
         let Some(victims) = largest(&entries, std::process::id(), memory_of) else { return };
-        self.kills += 1;
+        if !self.dying.as_ref().is_some_and(|(dying, _)| are_same(dying, &victims)) {
+            self.kills += 1;
+        }
         for pid in victims.iter().filter_map(|pid| tree::pid_of(*pid)) {
             match tree::kill(pid, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => {}
@@ -114,6 +114,11 @@ impl Watchdog {
         }
         self.dying = Some((victims, now));
     }
+}
+
+/// Whether these are the ones that are dying already: they may take long, and one death is one kill.
+fn are_same(dying: &[u32], victims: &[u32]) -> bool {
+    victims.iter().all(|pid| dying.contains(pid))
 }
 
 /// Memory that the kernel can take back does not count as used; it is asked for only when that matters.
@@ -197,6 +202,15 @@ mod tests {
         let stat = "anon 100\nfile 900\nactive_file 300\ninactive_file 500\nslab_reclaimable 50\nslab 80\n";
         assert_eq!(reclaimable(stat), 850);
         assert!(matches!(decide(512 * MIB, 512 * MIB, || 300 * MIB), Verdict::Wait(_)));
+    }
+
+    /// Whoever dies slowly is killed again, and counted once; a process of another tree is another kill.
+    #[test]
+    fn a_slow_death_is_one_kill() {
+        assert!(are_same(&[3, 4], &[4]));
+        assert!(are_same(&[3, 4], &[4, 3]));
+        assert!(!are_same(&[3, 4], &[6]));
+        assert!(!are_same(&[3, 4], &[4, 6]));
     }
 
     /// The tree is chosen as a whole, and whoever keeps it is spared.
