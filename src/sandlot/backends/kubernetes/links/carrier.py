@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from sandlot.connection.wire import Wire
 from sandlot.errors import SandlotError, TransportLost
+from sandlot.interrupts import Begun
 
 _PART_BYTES: Final = 32_768  # what the API server forwards in one piece
 _FLUSH_S: Final = 1.0  # what was written before closing gets so long to leave
@@ -44,7 +45,7 @@ class Carrier(asyncio.Transport):
         wire.connection_made(self)
         self._reader = asyncio.create_task(self._read(first))
         self._writer = asyncio.create_task(self._write())
-        self._ending = asyncio.create_task(self._end())
+        self._ending = asyncio.create_task(Begun(self._end()))
 
     # --- as a transport ---------------------------------------------------------------------------------------------
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -128,7 +129,23 @@ class Carrier(asyncio.Transport):
                 self._wire.resume_writing()
 
     async def _end(self) -> None:
-        """When one direction has ended, so has the other; then the channel, and then the wire hears of it."""
+        """When one direction has ended, so has the other; then the channel, and then the wire hears of it, in any case:
+        somebody may wait for that, though all tasks are cancelled.
+        """
+        cause: Exception | None = None
+        try:
+            cause = await self._both_ended()
+        finally:
+            self._closing = True
+            self._reader.cancel()
+            self._writer.cancel()
+            try:
+                await self._channel.hang_up()
+            finally:
+                self._wire.connection_lost(cause)
+
+    async def _both_ended(self) -> Exception | None:
+        """Why, if nobody asked for it."""
         await asyncio.wait([self._reader, self._writer], return_when=asyncio.FIRST_COMPLETED)
         asked, self._closing = self._closing, True
         if not asked:
@@ -138,8 +155,7 @@ class Carrier(asyncio.Transport):
         cause = self._failure(self._reader) or self._failure(self._writer)
         if cause is None and not asked and (words := self._channel.last_words()):
             cause = TransportLost(f"the bridge into the pod has ended{words}")
-        await self._channel.hang_up()
-        self._wire.connection_lost(cause)
+        return cause
 
     @staticmethod
     def _failure(task: asyncio.Task[None]) -> Exception | None:
