@@ -114,7 +114,7 @@ class Listener:
     async def _accept(self) -> None:
         while True:
             try:
-                sock, _ = await self._loop.sock_accept(self._socket)
+                sock = await self._next()
             except OSError as error:
                 if error.errno in _SHORTAGES:
                     _log.warning("no link can be accepted for now: %s", error.strerror)
@@ -128,6 +128,22 @@ class Listener:
             task = self._loop.create_task(Begun(self._greet(sock)))
             self._half_open[task] = None
             task.add_done_callback(self._left)
+
+    async def _next(self) -> socket.socket:
+        """The next connection. The loop's own `sock_accept` loses one that has come just as it is cancelled."""
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except BlockingIOError:
+                ready: asyncio.Future[None] = self._loop.create_future()
+                self._loop.add_reader(self._socket, _settle, ready)
+                try:
+                    await ready
+                finally:
+                    self._loop.remove_reader(self._socket)
+            else:
+                sock.setblocking(False)
+                return sock
 
     async def _wait_place(self) -> None:
         """While places become free, whoever has one is working on it. When none does, the one that was taken first is idle."""
@@ -228,3 +244,9 @@ def _listening(host: str | None, port: int) -> socket.socket:
     sock.setblocking(False)
     tune(sock)
     return sock
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    """The loop may call this again before anybody has woken up."""
+    if not ready.done():
+        ready.set_result(None)
