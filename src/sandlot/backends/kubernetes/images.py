@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -41,13 +40,18 @@ class PublishedImages:
         self._named = None if registry is None else parse_repository(registry)
         self._cache, self._progress = cache, progress
         self._publisher: Publisher | None = None
+        self._unread: ApiDenied | None = None
 
     async def start(self, api: Api) -> None:
         place: tuple[Repository, str | None] | None = (self._named, None) if self._named is not None else None
         if place is None:
-            with suppress(ApiNotFound, ApiDenied):
+            try:
                 found = await advertised_registry(api)
                 place = parse_repository(found.host), found.pulled_from
+            except ApiNotFound:
+                pass
+            except ApiDenied as denied:
+                self._unread = denied
         if place is not None:
             publisher = Publisher(place[0], self._cache, pulled_from=place[1], progress=self._progress)
             self._publisher = await publisher.__aenter__()
@@ -68,5 +72,8 @@ class PublishedImages:
     def _required(self, what: str) -> Publisher:
         if self._publisher is None:
             hint = "say registry=HOST[:PORT]/PATH, or push it yourself (sandlot image) and name it by its reference"
-            raise Unsupported(f"{what} must be published, and no registry is known that nodes pull from", hint=hint)
+            text = f"{what} must be published, and no registry is known that nodes pull from"
+            if self._unread is not None:
+                text += "; whether the cluster advertises one may not be read (`sandlot manifests --looking` grants it)"
+            raise Unsupported(text, hint=hint) from self._unread
         return self._publisher

@@ -73,6 +73,8 @@ def _needed(pod: Json) -> dict[str, object]:
     ours = [one for one in task.get("env") or () if str(one.get("name", "")).startswith("SANDLOT_")]
     return {
         "restartPolicy": pod.get("restartPolicy"),
+        "shareProcessNamespace": bool(pod.get("shareProcessNamespace")),  # the daemon has to be process 1
+        "hostPID": bool(pod.get("hostPID")),
         "containers[task].name": task.get("name"),
         "containers[task].image": task.get("image"),
         "containers[task].command": list(task.get("command") or ()),

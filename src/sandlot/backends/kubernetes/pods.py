@@ -36,6 +36,7 @@ RUNTIME_SHM_BYTES: Final = 64 * 2**20  # what container runtimes give without be
 USUAL_CPU_MILLIS: Final = 100  # what the scheduler assumes of pods without a request (DefaultMilliCPURequest)
 USUAL_PIDS: Final = Spec().pids
 LONGEST_S: Final = 2**31 - 1  # of `activeDeadlineSeconds`
+LAST_WORDS: Final = "FallbackToLogsOnError"  # why a daemon could not begin is in the pod's status, at no right to logs
 _UID: Final = re.compile(r"(\d{1,10})(?::(\d{1,10}))?")
 
 
@@ -148,6 +149,7 @@ def _container(request: PodRequest) -> Json:
         "image": request.image,
         "imagePullPolicy": spec.pod.pull_policy,
         "command": list(COMMAND),
+        "terminationMessagePolicy": LAST_WORDS,
         "env": _environment(request),
         "resources": _resources(spec),
         "securityContext": _security(spec),
@@ -259,6 +261,7 @@ def _installer(image: str, spec: Spec) -> Json:
         "image": image,
         "imagePullPolicy": spec.pod.pull_policy,
         "command": ["/sandlotd", "install", MOUNT],
+        "terminationMessagePolicy": LAST_WORDS,
         "volumeMounts": [{"name": "sandlot", "mountPath": MOUNT}],
         "securityContext": _security(spec),
     }

@@ -142,6 +142,8 @@ NO_IMAGE: Final = re.compile(
 CANNOT_RUN: Final = re.compile(
     r"no such file or directory|exec format error|permission denied|not a directory|chdir", re.IGNORECASE
 )
+NO_USER: Final = re.compile(r"sandlotd pod: UserUnknown: ([^)]+)")
+"""What the daemon says when it cannot begin as the user that was asked for (daemon/src/users.rs)."""
 NO_ADDRESS: Final = re.compile(r"no IP addresses available|failed to allocate|IP pool|exhausted", re.IGNORECASE)
 NO_RUNTIME: Final = re.compile(r"no runtime for|RuntimeHandler|runtime handler|runtimeclass", re.IGNORECASE)
 
@@ -176,6 +178,9 @@ def _ended_early(pod: SeenPod, ending: Ending) -> Trouble:
         return Trouble(Capacity(f"its node had no room for it: {_told(reason, pod.status.message)}"))
     if task is not None and task.reason in ("StartError", "ContainerCannotRun"):
         return Trouble(_cannot_run(task.message or task.reason))
+    unknown = NO_USER.search(ending.detail)
+    if unknown is not None:
+        return Trouble(BadRequest(unknown[1], hint="check Spec.user"))
     return Trouble(SandboxGone(f"it ended before it was usable: {ending.detail}", why=ending.why))
 
 

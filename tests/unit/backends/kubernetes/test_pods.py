@@ -55,6 +55,7 @@ def test_pod_of_a_plain_spec_is_as_small_as_it_can_be() -> None:
             "image": "r/app@sha256:1",
             "imagePullPolicy": "IfNotPresent",
             "command": ["/sandlot/sandlotd", "pod"],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "env": [
                 {"name": "SANDLOT_NAME", "value": "a1b2c3d4-1"},
                 {"name": "SANDLOT_DISK_BYTES", "value": "1073741824"},
@@ -267,6 +268,8 @@ def test_extra_is_merged_over_everything() -> None:
     ("extra", "said"),
     [
         ({"restartPolicy": "Always"}, "restartPolicy"),
+        ({"shareProcessNamespace": True}, "shareProcessNamespace"),
+        ({"hostPID": True}, "hostPID"),
         ({"containers": [{"name": "task", "command": ["sh"]}]}, "command"),
         ({"containers": [{"name": "task", "args": ["x"]}]}, "args"),
         ({"containers": [{"name": "task", "image": "other"}]}, "image"),

@@ -70,6 +70,16 @@ def waiting(reason: str, message: str, image: str = "r.example/app:1") -> Pod:
     return pod(phase="Pending", containerStatuses=[{"name": "task", "image": image, "state": state}])
 
 
+def test_a_user_that_the_image_does_not_have_is_the_callers_fault() -> None:
+    """The daemon's last words say so: no other pod would fare better."""
+    state = {
+        "terminated": {"exitCode": 1, "reason": "Error", "message": 'sandlotd pod: UserUnknown: no user "eve" in this image\n'}
+    }
+    found = status.trouble(pod(phase="Failed", containerStatuses=[{"name": "task", "image": "i", "state": state}]))
+    assert found is not None
+    assert (type(found.error), found.error.message) == (errors.BadRequest, 'no user "eve" in this image')
+
+
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_trouble_is_recognised_in_real_documents(name: str) -> None:
     """Each recorded pod has the failure it was made for: its class, whether it may pass, and the words of the cluster."""

@@ -5,20 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiNotFound
+from sandlot.backends.kubernetes.images import PublishedImages
 from sandlot.backends.kubernetes.publishing.advertised import Advertised, parse_hosting
 from sandlot.backends.kubernetes.publishing.daemon import write_daemon_archive
 from sandlot.backends.kubernetes.publishing.images import compose
 from sandlot.backends.kubernetes.publishing.packing import Layer
 from sandlot.backends.kubernetes.publishing.publisher import is_published
-from sandlot.errors import BadRequest, WriteFailed
+from sandlot.errors import BadRequest, SandlotError, Unsupported, WriteFailed
 from sandlot.images.blobs import blob_name
 from sandlot.images.layout import read_image
 from sandlot.images.oci import Descriptor, Manifest
 from sandlot.images.reference import parse
+
+
+@dataclass
+class Refusing:
+    """An API server that answers every read with this error."""
+
+    error: SandlotError
+
+    async def get(self, path: str, shape: type[object]) -> object:
+        raise self.error
+
 
 LAYER = Layer("sha256:" + "1" * 64, 10, "sha256:" + "2" * 64)
 
@@ -65,6 +81,22 @@ def test_the_host_is_no_image() -> None:
     """The local backend's own; the answer says what to use instead."""
     with pytest.raises(BadRequest, match="no node has"):
         is_published("host")
+
+
+async def test_a_registry_that_may_not_be_read_is_told_from_none(tmp_path: Path) -> None:
+    """Without the right to look, it is said that there may be one, and which option grants it."""
+    images = PublishedImages(None, tmp_path)
+    await images.start(cast(Api, Refusing(ApiDenied("GET ...: configmaps is forbidden"))))
+    with pytest.raises(Unsupported, match=r"may not be read .*--looking"):
+        await images.daemon()
+
+
+async def test_a_cluster_that_advertises_no_registry_is_asked_for_one(tmp_path: Path) -> None:
+    """The message speaks of no right, since none is missing."""
+    images = PublishedImages(None, tmp_path)
+    await images.start(cast(Api, Refusing(ApiNotFound("GET ...: not found"))))
+    with pytest.raises(Unsupported, match=r"nodes pull from \(say registry="):
+        await images.daemon()
 
 
 def test_a_cluster_says_where_its_registry_is() -> None:
