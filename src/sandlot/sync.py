@@ -25,7 +25,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from sandlot import opening, pool, rollout
 from sandlot.errors import BadRequest, Closed
 
-__all__ = ["Blocking", "Pool", "local", "rollouts"]
+__all__ = ["Blocking", "Pool", "kubernetes", "local", "rollouts"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -185,7 +185,7 @@ def _opens(function: Callable[P, T]) -> Callable[P, Blocking[T]]:
 
 
 def _within(function: Callable[P, T]) -> Callable[P, Blocking[T]]:
-    """A function of the async API that works with what `local` gave, on the loop of that."""
+    """A function of the async API that works with what `local` or `kubernetes` gave, on the loop of that."""
 
     @functools.wraps(function)
     def within(*args: P.args, **kwargs: P.kwargs) -> Blocking[T]:
@@ -198,5 +198,6 @@ def _within(function: Callable[P, T]) -> Callable[P, Blocking[T]]:
 
 
 local = _opens(opening.local)
+kubernetes = _opens(opening.kubernetes)
 Pool = _within(pool.Pool)
 rollouts = _within(rollout.rollouts)

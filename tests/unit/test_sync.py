@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandlot import errors
+from sandlot import errors, sync
 from sandlot.protocol import answers as a
 from sandlot.protocol import requests as r
 from sandlot.sandbox import Sandbox
@@ -166,3 +167,11 @@ def test_use_after_the_end_is_a_typed_error() -> None:
         pass
     with pytest.raises(errors.Closed):
         covered.names()
+
+
+def test_a_cluster_is_opened_without_async(tmp_path: Path) -> None:
+    """`sandlot.sync.kubernetes` takes the same arguments; what goes wrong on entering is raised, and its loop ends."""
+    before = set(threading.enumerate())
+    with pytest.raises(errors.Unsupported, match="no kubeconfig"), sync.kubernetes(kubeconfig=tmp_path / "nothing"):
+        pass
+    assert not [one for one in threading.enumerate() if one.name == "sandlot.sync" and one not in before]
