@@ -101,6 +101,9 @@ pub trait Hooks: Debug {
     /// Look after what the kernel does not look after here.
     fn watch(&mut self, _now: Instant) {}
 
+    /// Whatever has to be done before anything can change the sandbox is done when this returns. Called before each call.
+    fn get_ready(&mut self) {}
+
     /// What the current episode's root is made of.
     fn layout(&self) -> Result<Layout>;
 }

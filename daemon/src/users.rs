@@ -54,6 +54,15 @@ impl IdMaps {
         IdMaps { uids: vec![(own.uid, 1)], gids: vec![(own.gid, 1)], own: Some(own) }
     }
 
+    /// Who may look at most: root where there is one, else the only user that there is.
+    pub fn widest(&self) -> Identity {
+        let root = Identity { uid: 0, gid: 0, groups: Vec::new() };
+        match &self.own {
+            Some(own) if self.check(0, 0, "root").is_err() => own.clone(),
+            _ => root,
+        }
+    }
+
     fn check(&self, uid: u32, gid: u32, user: &str) -> Result<()> {
         let within = |map: &[(u32, u32)], id: u32| map.iter().any(|(first, count)| id.wrapping_sub(*first) < *count);
         if within(&self.uids, uid) && within(&self.gids, gid) {

@@ -48,7 +48,9 @@ class PodOptions:
     """`baseline`: root works as in an ordinary container, without raw sockets and devices. The seccomp profile is the
     cluster's default, which on most is none: then the daemon makes a user namespace of its own, resets in place, tells what
     changed, and puts its own filter on commands. Runtimes' default profile forbids that. `restricted`: what the pod
-    security standard of that name asks for; the image's USER or `Spec.user` must then be a number other than 0."""
+    security standard of that name asks for; the image's USER or `Spec.user` must then be a number other than 0. There, and
+    for root under runtimes' profile, a reset puts back working directory, home and temporary files, if nothing else has
+    changed and they are small; else a pool makes a new pod."""
 
     extra: Mapping[str, object] = field(default_factory=dict)
     """A pod spec that is merged over the finished one, last: mappings key by key, lists of named things (containers,

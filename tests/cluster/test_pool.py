@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ from tests.images.build import image
 
 pytestmark = pytest.mark.slow
 
-RUNTIME_DEFAULT = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
+RUNTIME_DEFAULT = {"extra": {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}}
 """The profile that forbids user namespaces to everybody but administrators."""
+RESTRICTED = {"security": "restricted"}
 
 LOOK = r"""
 hostname; pwd; id; umask; env | sort
@@ -46,6 +48,17 @@ true
 """
 
 
+TOUCH = r"""
+for place in /tmp /dev/shm /var/tmp /run /root; do
+    [ -w $place ] && mkdir -p $place/d/e && echo x >$place/x && echo x >$place/d/e/x
+done
+ln -s x /tmp/link; mkdir /dev/mqueue/d; touch /dev/mqueue/x
+(setsid sleep 100000 </dev/null >/dev/null 2>&1 &); (trap '' TERM HUP INT; sleep 100000 </dev/null >/dev/null 2>&1 &)
+true
+"""
+"""What is put back where nothing can be mounted."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A client's sandboxes, and the same namespace as the administrator sees it."""
@@ -54,8 +67,8 @@ class Place:
     cluster: Cluster
     namespace: str
 
-    def spec(self, name: str = "busybox", /, extra: dict[str, Any] | None = None, **fields: Any) -> sandlot.Spec:
-        pod = sandlot.PodOptions(node_selector={"kubernetes.io/hostname": self.cluster.real_node}, extra=extra or {})
+    def spec(self, name: str = "busybox", /, options: Mapping[str, Any] = MappingProxyType({}), **fields: Any) -> sandlot.Spec:
+        pod = sandlot.PodOptions(node_selector={"kubernetes.io/hostname": self.cluster.real_node}, **options)
         return sandlot.Spec(image=image(name), limits="best-effort", pod=pod, **fields)
 
     def pods(self) -> list[str]:
@@ -153,16 +166,45 @@ async def test_a_shell_of_an_earlier_lease_is_of_no_use(place: Place) -> None:
         assert pool.statistics().reused == 1
 
 
-# --- another pod ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("name", "fields"),
+    "fields",
     [
-        pytest.param("busybox", {"extra": RUNTIME_DEFAULT}, id="user namespaces are forbidden"),
-        pytest.param("nonroot", {}, id="an image that is not root's"),
-        pytest.param("busybox", {"user": 1000}, id="a user by number"),
+        pytest.param({"options": RUNTIME_DEFAULT}, id="root without user namespaces"),
+        pytest.param({"options": RESTRICTED, "user": 1000, "workdir": "/tmp"}, id="restricted"),
     ],
 )
-async def test_what_cannot_be_reset_is_replaced(place: Place, name: str, fields: dict[str, Any]) -> None:
+async def test_without_namespaces_what_was_changed_is_put_back(place: Place, fields: dict[str, Any]) -> None:
+    """In the working directory, home and where temporary files lie; the rest is proved to be as it was."""
+    spec = place.spec(**fields)
+    async with pool_of_one(place, spec) as pool:
+        names, seen = [], []
+        for _ in range(3):
+            async with pool.lease(spec) as box:
+                names.append(box.name)
+                seen.append((await text(box, LOOK)).splitlines())
+                await box.exec(TOUCH)
+                await box.write("/tmp/by-file", b"x" * 100_000)
+                diff = await box.changes("/tmp")
+                assert {"by-file", "x"} <= {os.fsdecode(entry.path) for entry in diff.entries}
+                await box.exec("chmod 0 /tmp/d", check=True)
+        await becomes(lambda: pool.statistics().idle == 1, "the last reset")
+        assert counts(pool.statistics()) == {"created": 1, "reused": 2, "reset": 3, "leases": 3, "discarded": 0}
+    assert len(set(names)) == 1
+    assert len(seen[0]) > 100
+    assert seen[1] == seen[0]
+    assert seen[2] == seen[0]
+
+
+# --- another pod ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "fields", "place_changed"),
+    [
+        pytest.param("busybox", {"options": RUNTIME_DEFAULT}, "/etc", id="what is not kept has changed"),
+        pytest.param("nonroot", {}, "/dev/shm", id="an image that is not root's"),
+        pytest.param("busybox", {"user": 1000}, "/dev/shm", id="a user by number"),
+    ],
+)
+async def test_what_cannot_be_reset_is_replaced(place: Place, name: str, fields: dict[str, Any], place_changed: str) -> None:
     """No lease sees what another left, whatever the container may do."""
     spec = place.spec(name, **fields)
     async with pool_of_one(place, spec) as pool:
@@ -170,7 +212,7 @@ async def test_what_cannot_be_reset_is_replaced(place: Place, name: str, fields:
         for _ in range(2):
             async with pool.lease(spec) as box:
                 names.append(box.name)
-                assert await text(box, "ls -A /tmp /dev/shm; echo x >/dev/shm/x") == "/dev/shm:\n\n/tmp:\n"
+                assert await text(box, f"ls -A /tmp /dev/shm; echo x >{place_changed}/x") == "/dev/shm:\n\n/tmp:\n"
             await becomes(lambda: sum(pool.statistics().discarded.values()) == len(names), "news of what cannot be undone")
         found = counts(pool.statistics())
         assert {**found, "created": 0} == {"created": 0, "reused": 0, "reset": 0, "leases": 2, "discarded": 2}

@@ -30,6 +30,7 @@ def changed(box: Box, path: bytes = b"/") -> dict[str, str]:
     box.send(t="changes", id=901, path=path)
     told: dict[str, str] = {}
     while (message := box.receive())["t"] != "ok":
+        assert message["t"] != "error", message
         if message["t"] == "entry":
             told[message["path"].decode()] = message["kind"]
         elif message["t"] == "data":

@@ -4,6 +4,7 @@
 //! were only opened for writing. So each of its entries is compared with what the lower directories show.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Stat, fstat, readlinkat};
 use rustix::io::Errno;
@@ -12,6 +13,7 @@ use super::download::{Sender, Tried};
 use super::make::DIRECTORY_MODE;
 use super::overlay::{Changed, Image, Layer, is_opaque, is_whiteout, open_directory, open_file};
 use super::read::fill;
+use super::record::{self, Record};
 use super::root::Root;
 use super::stat::{kind_of, look, permissions};
 use super::walk::Walk;
@@ -29,6 +31,8 @@ pub struct Layout {
     pub overlays: Vec<Layer>,
     /// Absolute paths of all other mounts: they have no image to differ from.
     pub others: Vec<Vec<u8>>,
+    /// In the place of both where there are no overlays of ours: what was kept, and what its times prove.
+    pub record: Option<Arc<Record>>,
 }
 
 /// Send what differs from the image at and below `path`, in the form that [`super::upload`] makes from it the same
@@ -38,6 +42,9 @@ pub struct Layout {
 /// `unsupported` where nothing is known of an image: a bare sandbox, or below another mount such as `/dev`. Such
 /// mounts below `path` are named in `skipped`.
 pub fn changes(root: &Root, path: &[u8], layout: &Layout, out: &mut impl Outgoing) -> Result<Summary> {
+    if let Some(record) = &layout.record {
+        return record::changes(root, path, record, out);
+    }
     let place = root.canonical(path)?;
     let Some(layer) = containing(layout, &place) else {
         return Err(Error::new(Code::Unsupported, "there is no image to compare with here").with_path(path));

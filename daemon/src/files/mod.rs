@@ -16,6 +16,7 @@ mod make;
 mod overlay;
 mod procfs;
 mod read;
+pub mod record;
 mod remove;
 mod root;
 mod stat;

@@ -38,6 +38,10 @@ impl Root {
         Root { dir, workdir: workdir.to_vec(), stop }
     }
 
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
     /// The directory that `path` leads to, links followed, opened with `O_PATH`.
     pub(super) fn directory(&self, path: &[u8]) -> Result<OwnedFd> {
         let absolute = self.absolute(path)?;

@@ -38,7 +38,7 @@ pub fn layout(outer: &Outer, blueprint: &Blueprint, episode: &Episode) -> Result
             places.chain([b"/dev".to_vec()]).collect()
         }
     };
-    Ok(Layout { overlays, others })
+    Ok(Layout { overlays, others, record: None })
 }
 
 /// Topmost first, as the overlay was mounted.

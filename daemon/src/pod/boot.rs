@@ -1,6 +1,6 @@
 //! From PID 1 of a container to a sandbox that can be served.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
@@ -31,10 +31,19 @@ pub fn boot() -> Result<(Source, SandboxContext)> {
     let mut standing = Standing::current()?;
     let workdir = std::env::current_dir().map_or_else(|_| b"/".to_vec(), |path| path.into_os_string().into_vec());
     let watched = Watched::new(Container::find()?)?;
-    let tier = tier::enter(Wanted::of(&environment)?, watched, &mut standing)?;
+    let places = places(&environment, &standing, &workdir)?;
+    let tier = tier::enter(Wanted::of(&environment, places)?, watched, &mut standing)?;
     become_daemon(&standing)?;
     let context = context(environment, (&standing, tier, score), workdir)?;
     Ok((Source::Network(Box::new(NetworkSource::new(settings)?)), context))
+}
+
+/// Where commands work, live and leave what is temporary.
+fn places(environment: &Environment, standing: &Standing, workdir: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let user = environment.setting("USER").map_or_else(|| standing.user(), str::to_owned);
+    let home = crate::users::resolve(open_root()?.as_fd(), &user, &standing.id_maps())?.home;
+    let temporary = ["/tmp", "/var/tmp", "/run", "/dev/shm"].map(|path| path.as_bytes().to_vec());
+    Ok([workdir.to_vec(), home].into_iter().chain(temporary).collect())
 }
 
 /// How the provider finds us, or we it.

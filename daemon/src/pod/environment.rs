@@ -11,7 +11,7 @@
 //! SANDLOT_IDLE_MS      end unless used within
 //! SANDLOT_USER         whom commands run as; without it, as whom the daemon was started
 //! SANDLOT_UNENFORCED   limits that nobody enforces, comma-separated
-//! SANDLOT_RESET        auto, overlay, none: see [`super::tier`]
+//! SANDLOT_RESET        auto, overlay, tracked, none: see [`super::tier`]
 //! SANDLOT_DISK_BYTES   what the files of an episode may take, where that can be limited
 //! ```
 

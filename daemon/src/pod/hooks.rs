@@ -5,6 +5,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::container::Container;
+use super::tracked::Tracking;
 use super::watchdog::Watchdog;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
@@ -58,8 +59,17 @@ impl Watched {
 #[derive(Debug)]
 pub struct InContainer {
     pub watched: Watched,
-    /// None: nothing can be undone.
-    pub renewal: Option<Renewal>,
+    pub undoing: Undoing,
+}
+
+/// How an episode is undone.
+#[derive(Debug)]
+pub enum Undoing {
+    Nothing,
+    /// By new namespaces.
+    Overlay(Box<Renewal>),
+    /// By putting back what was changed.
+    Tracked(Box<Tracking>),
 }
 
 impl Hooks for InContainer {
@@ -75,17 +85,23 @@ impl Hooks for InContainer {
     }
 
     fn reset(&mut self) -> Result<Episode> {
-        let undone = || Error::new(Code::Unsupported, "nothing in this container can be undone: delete it");
-        self.renewal.as_mut().ok_or_else(undone)?.reset()
+        match &mut self.undoing {
+            Undoing::Overlay(renewal) => renewal.reset(),
+            Undoing::Tracked(tracking) => tracking.reset(),
+            Undoing::Nothing => {
+                Err(Error::new(Code::Unsupported, "nothing in this container can be undone: delete it"))
+            }
+        }
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.renewal.as_mut().map_or(Ok(()), Hooks::settle)
+        if let Undoing::Overlay(renewal) = &mut self.undoing { renewal.settle() } else { Ok(()) }
     }
 
     fn usage(&self) -> UsageReply {
         let container = self.watched.usage();
-        let Some(files) = self.renewal.as_ref().map(Hooks::usage) else { return container };
+        let Undoing::Overlay(renewal) = &self.undoing else { return container };
+        let files = renewal.usage();
         UsageReply { disk_bytes: files.disk_bytes, disk_limit_bytes: files.disk_limit_bytes, ..container }
     }
 
@@ -102,7 +118,17 @@ impl Hooks for InContainer {
     }
 
     fn layout(&self) -> Result<Layout> {
-        self.renewal.as_ref().map_or(Ok(Layout::default()), Hooks::layout)
+        match &self.undoing {
+            Undoing::Overlay(renewal) => renewal.layout(),
+            Undoing::Tracked(tracking) => tracking.layout(),
+            Undoing::Nothing => Ok(Layout::default()),
+        }
+    }
+
+    fn get_ready(&mut self) {
+        if let Undoing::Tracked(tracking) = &mut self.undoing {
+            tracking.finish_record();
+        }
     }
 }
 

@@ -10,12 +10,14 @@ mod copies;
 mod environment;
 mod hooks;
 mod install;
+mod ipc;
 mod pause;
 mod pioneer;
 mod renewed;
 mod standing;
 mod survey;
 mod tier;
+mod tracked;
 mod watchdog;
 
 use std::ffi::OsString;

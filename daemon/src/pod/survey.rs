@@ -165,7 +165,8 @@ fn devices(top: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-fn parse(mountinfo: &str) -> Vec<Mount> {
+/// The lines of `/proc/self/mountinfo`.
+pub fn parse(mountinfo: &str) -> Vec<Mount> {
     let parse_line = |line: &str| {
         let mut fields = line.split(' ').skip(4);
         let (at, options) = (fields.next()?, fields.next()?);

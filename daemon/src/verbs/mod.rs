@@ -30,6 +30,7 @@ use crate::serve::{Call, Server};
 impl Server {
     /// The one match from a call to its verb.
     pub(crate) fn call(&mut self, link: u64, id: u32, request: &Request<'_>) -> Result<()> {
+        self.context.hooks.get_ready();
         match request {
             Request::Exec(exec) => self.exec(link, id, exec),
             Request::Attach(attach) => self.attach(link, id, attach),

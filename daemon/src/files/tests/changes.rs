@@ -68,7 +68,11 @@ impl Overlays {
             upper: open(&self.scratch.at(&format!("t{number}/u0"))),
             lowers: lowers(number),
         };
-        Layout { overlays: self.targets.iter().enumerate().map(layer).collect(), others: vec![b"/mounted".to_vec()] }
+        Layout {
+            overlays: self.targets.iter().enumerate().map(layer).collect(),
+            others: vec![b"/mounted".to_vec()],
+            record: None,
+        }
     }
 
     fn changes(&self, path: &str) -> Result<Collected, Error> {

@@ -7,6 +7,7 @@ mod hostile;
 mod list;
 mod paths;
 mod read_write;
+mod record;
 mod remove;
 mod round_trip;
 mod upload;
