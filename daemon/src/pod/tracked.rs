@@ -20,7 +20,7 @@ use crate::message::Verified;
 use crate::process::table;
 use crate::sandbox::Episode;
 
-/// Names and bytes that are kept: some tens of milliseconds' worth, while the link is being made.
+/// Names and bytes that are kept. The first call waits for them, so they bound what a start may cost.
 const MOST_NAMES: u64 = 20_000;
 const MOST_BYTES: u64 = 32 << 20;
 /// What is kept is memory of the container; the most of its limit that may be.

@@ -22,7 +22,7 @@ const KNOWN: [i64; 6] = [
     MEMORY,
 ];
 const MEMORY: i64 = 0x0102_1994;
-/// Names that are looked at, at most: about a second's worth where they are in memory.
+/// Names that are looked at, at most: beyond them a new pod costs less.
 const MOST_NAMES: u64 = 500_000;
 
 /// The magic number of a file system whose change times can be relied on.
