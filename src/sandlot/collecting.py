@@ -12,7 +12,8 @@ YOUNG_OBJECTS: Final = 50_000
 """Objects made, less those freed, between two collections of the young; Python's own default is 700.
 
 A sandbox leaves hardly any cycles, but hundreds of objects that stay, so with the default every few of them cause a
-collection that finds nothing. Measured with one client: 18 % of its CPU with 2,000 sandboxes, 41 % with 10,000; this way about 1 %.
+collection that finds nothing. Measured with one client: 18 % of its CPU with 2,000 sandboxes, 41 % with 10,000; this way
+about 1 %.
 """
 
 
