@@ -18,7 +18,7 @@ use crate::output::Store;
 use crate::process::input::Input;
 use crate::process::reaper::{Death, Ending};
 use crate::process::spawn::{Report, Spawned};
-use crate::process::tree::{self, Tree};
+use crate::process::tree::{self, Company, Tree};
 
 /// A command's name inside the daemon, never used twice.
 pub type Number = u64;
@@ -195,9 +195,11 @@ impl Process {
         }
     }
 
-    pub fn kill_tree(&mut self) -> rustix::io::Result<()> {
+    pub fn kill_tree(&mut self, company: Company) -> rustix::io::Result<()> {
         self.killed.get_or_insert_with(Instant::now);
-        self.tree.kill()
+        // What has grown until the memory is used up is mostly one group. That needs no look around, which takes memory.
+        let group = if self.tree.kills_at_once() { Ok(()) } else { self.signal_group(Signal::KILL) };
+        self.tree.kill(company).and(group)
     }
 
     /// Its tree was killed, and something of it is still there.

@@ -10,6 +10,7 @@ use crate::files::{Destination, Layout};
 use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
 use crate::process::score::Score;
+use crate::process::tree::Company;
 use crate::users::{self, IdMaps, User};
 
 /// What SIGTERM from outside means.
@@ -91,6 +92,11 @@ pub trait Hooks: Debug {
     /// How many kills for memory there were in the sandbox, where no leaf counts those of each command.
     fn memory_kills(&self) -> u64 {
         0
+    }
+
+    /// Where nothing but a look at all processes finds those of a command: how many there are to look at.
+    fn company(&self) -> Company {
+        Company::Few
     }
 
     /// When [`Hooks::watch`] wants to be called while a command lives.

@@ -137,6 +137,13 @@ def test_nobody_is_born_out_of_being_killed(start: Start) -> None:
         assert box.call(t="processes")["processes"] == []
 
 
+def test_a_timeout_takes_a_tree_that_grows_while_it_is_killed(start: Start) -> None:
+    """No cgroup can be made, and nothing but memory bounds it."""
+    box = start(Wanted(memory_bytes=512 << 20)).open()
+    assert box.run("f() { f & f & sleep 1000; }; f; wait", timeout_ms=300, kill="tree")["timed_out"]
+    outside.wait_until(lambda: box.call(t="processes")["processes"] == [], "nobody of it left", within_s=60)
+
+
 def test_sigterm_from_outside_ends_it_at_once(start: Start) -> None:
     """What a kubelet sends to stop a pod; the exit code says so, and a command that ignores it does not matter."""
     container = start(Wanted())

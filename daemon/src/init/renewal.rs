@@ -5,19 +5,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, StatVfs, openat};
-use rustix::io::Errno;
+use rustix::process::Signal;
 
 use super::blueprint::{Blueprint, RootPlan, UpperPlan};
 use super::episode::{self, Episode};
 use super::look::{Inodes, Look, own_upper};
 use super::outer::Outer;
 use super::spare::Spare;
-use super::{boot, handover, mounts, namespaces};
+use super::{boot, handover, namespaces};
 use crate::cgroup::{Freezer, GroupUsage, Whole};
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::message::UsageReply;
-use crate::process::table;
+use crate::process::{table, tree};
 use crate::removal;
 use crate::sandbox::{self, Hooks};
 
@@ -171,19 +171,7 @@ fn open_disk(outer: &Outer) -> Result<OwnedFd> {
 
 /// Send SIGKILL to every process of the sandbox but this one, which is its PID 1.
 pub fn kill_everybody() -> Result<()> {
-    signal_everybody(libc::SIGKILL)
-}
-
-/// Send a signal to every process of the sandbox but this one, which is its PID 1. Nobody is no error.
-pub fn signal_everybody(signal: libc::c_int) -> Result<()> {
-    // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
-    if unsafe { libc::kill(-1, signal) } != 0 {
-        match mounts::last_errno() {
-            Errno::SRCH => {}
-            errno => return Err(Error::system("signal everybody", errno)),
-        }
-    }
-    Ok(())
+    tree::signal_everybody(Signal::KILL).map_err(|errno| Error::system("kill everybody", errno))
 }
 
 /// What a group counts; the disk and the processor's limit are no group's to tell.

@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 pub struct Container {
     whole: Whole,
     memory: Option<Memory>,
+    /// Kept open: opening it takes memory, which is what a crowd has used up.
+    pids: Option<OwnedFd>,
     pub cpu_limit_millis: Option<u64>,
 }
 
@@ -65,13 +67,25 @@ impl Container {
             .into_iter()
             .flatten()
             .collect();
+        let pids = directories.iter().find_map(|group| {
+            rustix::fs::openat(group, "pids.current", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+        });
         let whole = Whole::new(layout, &directories).map_err(|errno| Error::system("open the cgroups", errno))?;
         let memory = memory.map(|(group, version)| Memory { group, version });
-        Ok(Container { whole, memory, cpu_limit_millis })
+        let container = Container { whole, memory, pids, cpu_limit_millis };
+        container.processes(); // the kernel's own memory for it is there from now on
+        Ok(container)
     }
 
     pub fn usage(&self) -> GroupUsage {
         self.whole.usage()
+    }
+
+    /// Threads, too. Takes no memory.
+    pub fn processes(&self) -> Option<u64> {
+        let mut text = [0; 24];
+        let count = rustix::io::pread(self.pids.as_ref()?, &mut text, 0).ok()?;
+        std::str::from_utf8(&text[..count]).ok()?.trim().parse().ok()
     }
 
     pub fn memory(&self) -> Option<&Memory> {

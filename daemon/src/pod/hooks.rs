@@ -9,11 +9,14 @@ use super::tracked::Tracking;
 use super::watchdog::Watchdog;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
-use crate::init::renewal::{Renewal, kill_everybody, signal_everybody, usage_of};
+use crate::init::renewal::{Renewal, kill_everybody, usage_of};
 use crate::message::UsageReply;
 use crate::process::table::{self, Entry};
-use crate::process::tree;
+use crate::process::tree::{self, Company};
 use crate::sandbox::{Episode, Hooks};
+
+/// Processes and threads, more than a build or its tests usually have.
+const CROWD: u64 = 512;
 
 /// The container's numbers, and what keeps it from being killed as a whole.
 #[derive(Debug)]
@@ -109,6 +112,13 @@ impl Hooks for InContainer {
         self.watched.memory_kills()
     }
 
+    fn company(&self) -> Company {
+        match self.watched.container.processes() {
+            Some(count) if count > CROWD => Company::Crowd,
+            _ => Company::Few,
+        }
+    }
+
     fn next_watch(&self) -> Option<Instant> {
         self.watched.next_watch()
     }
@@ -144,7 +154,7 @@ fn kill_all_but_visitors() -> Result<()> {
     if !table::scan().iter().any(is_visitor) {
         return kill_everybody();
     }
-    signal_everybody(libc::SIGSTOP)?;
+    tree::signal_everybody(Signal::STOP).map_err(|errno| Error::system("stop everybody", errno))?;
     let (visitors, others): (Vec<Entry>, Vec<Entry>) =
         table::scan().into_iter().filter(|entry| entry.pid != own).partition(is_visitor);
     let killed = send(&others, Signal::KILL);

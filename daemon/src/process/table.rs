@@ -2,6 +2,8 @@
 //!
 //! Only what the kernel tells without looking into a process's memory is read here (see [`super::arguments`]).
 
+use std::collections::BTreeMap;
+
 /// Processes told of in one answer, so that it fits its frame with the longest arguments.
 pub const MAX_PROCESSES: usize = 400;
 
@@ -55,12 +57,14 @@ fn parse(stat: &[u8]) -> Option<Entry> {
 
 /// The descendants of a process among `entries`, itself not.
 pub fn descendants(entries: &[Entry], of: u32) -> Vec<&Entry> {
-    let mut found: Vec<&Entry> = entries.iter().filter(|entry| entry.ppid == of && entry.pid != of).collect();
+    let mut children: BTreeMap<u32, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.pid != of) {
+        children.entry(entry.ppid).or_default().push(entry);
+    }
+    let mut found = children.remove(&of).unwrap_or_default();
     let mut index = 0;
     while let Some(parent) = found.get(index).map(|entry| entry.pid) {
-        let known = |entry: &Entry| found.iter().any(|other| other.pid == entry.pid) || entry.pid == of;
-        let children: Vec<&Entry> = entries.iter().filter(|entry| entry.ppid == parent && !known(entry)).collect();
-        found.extend(children);
+        found.extend(children.remove(&parent).unwrap_or_default());
         index += 1;
     }
     found

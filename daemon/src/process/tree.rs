@@ -1,10 +1,13 @@
 //! Every process that a command has started, `setsid` and double forks included.
 
+use std::collections::BTreeSet;
+
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use super::table;
 use crate::cgroup::Leaf;
+use crate::init::mounts;
 
 /// What knows the members of a tree.
 #[derive(Debug)]
@@ -43,11 +46,18 @@ impl Tree {
         self.pids().into_iter().filter_map(pid_of).try_for_each(|pid| kill(pid, signal))
     }
 
+    pub fn kills_at_once(&self) -> bool {
+        matches!(self, Tree::Leaf(_))
+    }
+
     /// A cgroup dies at once; what a keeper keeps is killed as it is seen, so this may have to be repeated.
-    pub fn kill(&self) -> rustix::io::Result<()> {
+    pub fn kill(&self, company: Company) -> rustix::io::Result<()> {
         match self {
             Tree::Leaf(leaf) => leaf.kill(),
-            Tree::Kept { .. } => self.signal(Signal::KILL),
+            Tree::Kept { keeper, .. } => match company {
+                Company::Few => self.signal(Signal::KILL),
+                Company::Crowd => kill_in_a_crowd(*keeper),
+            },
         }
     }
 
@@ -57,6 +67,45 @@ impl Tree {
             // It ends when it has nobody left to keep.
             Tree::Kept { keeper, .. } => table::read(*keeper).is_some_and(|entry| entry.state != 'Z'),
         }
+    }
+}
+
+/// How many share the sandbox with a tree that is to be killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    Few,
+    /// Perhaps a tree that grows faster than it can be looked at. Only the first process of a sandbox may say so.
+    Crowd,
+}
+
+/// Kill what a keeper keeps while everybody stands still. Among thousands who all want to run and all want memory there would
+/// be no time to look for them, and each would have had children meanwhile; stopping them takes one call, and no memory. The
+/// others go on at once, also whoever was stopped before.
+fn kill_in_a_crowd(keeper: u32) -> rustix::io::Result<()> {
+    signal_everybody(Signal::STOP)?;
+    let entries = table::scan();
+    let members: BTreeSet<u32> = table::descendants(&entries, keeper).into_iter().map(|entry| entry.pid).collect();
+    let mut sent = Ok(());
+    for pid in members.iter().filter_map(|pid| pid_of(*pid)) {
+        sent = sent.and(kill(pid, Signal::KILL));
+    }
+    let others =
+        entries.iter().map(|entry| entry.pid).filter(|pid| !members.contains(pid) && *pid != std::process::id());
+    for pid in others.filter_map(pid_of) {
+        sent = sent.and(kill(pid, Signal::CONT));
+    }
+    sent
+}
+
+/// Signal every process of the sandbox but this one, which is its PID 1. Nobody is no error.
+///
+/// # Errors
+/// Nobody may be signalled.
+pub fn signal_everybody(signal: Signal) -> rustix::io::Result<()> {
+    // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
+    match unsafe { libc::kill(-1, signal.as_raw()) } {
+        0 => Ok(()),
+        _ => ignore_nobody(Err(mounts::last_errno())),
     }
 }
 

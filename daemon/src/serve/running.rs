@@ -10,11 +10,10 @@ use super::{Child, Ended, Server, Subject, microseconds};
 use crate::cgroup::Leaf;
 use crate::commands::{Handed, Number, Outcome, Pipe, Process, State};
 use crate::error::{Code, Error};
-use crate::init::renewal::signal_everybody;
 use crate::message::Kill;
 use crate::process::reaper::{Death, Event};
 use crate::process::spawn::Stage;
-use crate::process::tree::Tree;
+use crate::process::tree::{self, Tree};
 use crate::reactor::Interest;
 use crate::sandbox::OnTerminate;
 
@@ -119,7 +118,7 @@ impl Server {
             match self.context.on_terminate {
                 OnTerminate::End => return Some(Ended::Terminated),
                 OnTerminate::PassOn => {
-                    if let Err(error) = signal_everybody(libc::SIGTERM) {
+                    if let Err(error) = tree::signal_everybody(Signal::TERM) {
                         eprintln!("sandlotd: pass SIGTERM on: {error}");
                     }
                 }
@@ -174,7 +173,7 @@ impl Server {
             let patient = process.killed.is_some_and(|since| now < since + LINGER);
             if patient && process.is_tree_dying() {
                 // What a keeper has got meanwhile.
-                if let Err(errno) = process.tree.kill() {
+                if let Err(errno) = process.tree.kill(self.context.hooks.company()) {
                     eprintln!("sandlotd: kill of {}: {errno}", process.pid);
                 }
                 self.lingering.push(number);
@@ -194,7 +193,7 @@ impl Server {
         for keeper in std::mem::take(&mut self.outlived) {
             let tree = Tree::Kept { keeper, leaf: None };
             if self.children.contains_key(&keeper) && tree.is_populated() {
-                if let Err(errno) = tree.kill() {
+                if let Err(errno) = tree.kill(self.context.hooks.company()) {
                     eprintln!("sandlotd: kill what {keeper} keeps: {errno}");
                 }
                 self.outlived.push(keeper);
@@ -299,12 +298,13 @@ impl Server {
         if let Some(shell) = self.shell_of(number) {
             return self.interrupt_run(shell);
         }
+        let company = self.context.hooks.company();
         let Some(command) = self.commands.get_mut(number) else { return };
         let scope = command.kill;
         let Some(process) = command.process_mut() else { return };
         let result = match scope {
             Kill::Leader => process.signal_leader(Signal::KILL),
-            Kill::Tree => process.kill_tree(),
+            Kill::Tree => process.kill_tree(company),
         };
         if let Err(errno) = result {
             eprintln!("sandlotd: kill of {}: {errno}", process.pid);

@@ -315,7 +315,7 @@ impl Server {
     /// Kill a shell and everything it has started.
     pub(crate) fn kill_shell(&mut self, number: u64) {
         let Some(shell) = self.shells.table.get_mut(&number) else { return };
-        if let Err(errno) = shell.process.kill_tree() {
+        if let Err(errno) = shell.process.kill_tree(self.context.hooks.company()) {
             eprintln!("sandlotd: kill of a shell: {errno}");
         }
     }
