@@ -31,7 +31,7 @@ def test_an_administrator_sees_everything(cluster: Cluster, tmp_path: Path) -> N
     assert found["registry"]["found"].startswith(cluster.registry)
     assert found["delivery"]["found"].startswith("image")
     assert "kubelet limits" not in found
-    assert "pods on 1 nodes" in found["room"]["found"]
+    assert "nodes ready: 1" in found["room"]["found"]
 
 
 async def test_a_client_with_least_rights_is_told_what_it_cannot_see(cluster: Cluster, tmp_path: Path) -> None:

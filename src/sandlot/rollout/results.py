@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -82,8 +83,15 @@ def failed_attempt(error: BaseException, *, phase: Phase, seconds: float, sandbo
     """An attempt from what was raised. Only errors of our own tree say that they are retriable."""
     if isinstance(error, SandlotError):
         return Attempt(phase, error.kind, str(error)[:MESSAGE_CHARS], error.retriable, seconds, sandbox)
-    text = f"{type(error).__name__}: {error}"
-    return Attempt(phase, "agent_error" if phase == "agent" else "internal", text[:MESSAGE_CHARS], False, seconds, sandbox)
+    text, where = f"{type(error).__name__}: {error}", _where(error)
+    text = text[: MESSAGE_CHARS - len(where)] + where
+    return Attempt(phase, "agent_error" if phase == "agent" else "internal", text, False, seconds, sandbox)
+
+
+def _where(error: BaseException) -> str:
+    """Where it was raised, for whoever has to mend it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename[-200:]}:{frames[-1].lineno}, in {frames[-1].name[:80]})" if frames else ""
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import aiohttp
+
 from sandlot.backends.kubernetes.objects import Status
 from sandlot.errors import BadRequest, Capacity, Denied, Infrastructure, SandlotError, Throttled, TransportLost
 
@@ -65,6 +67,8 @@ class ApiDenied(ApiError, Denied):
 
 def unreachable(server: str, error: BaseException) -> ApiUnreachable:
     """There was no answer."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error  # its own words show objects of Python's
     text = str(error) or type(error).__name__
     return ApiUnreachable(f"the API server {server} did not answer: {text}"[:SHOWN_CHARS], hint="is it up, and is the network?")
 

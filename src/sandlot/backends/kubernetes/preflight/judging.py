@@ -145,7 +145,9 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
         )
         return
     room = sum(node.pods for node in ready)
-    yield Finding("note", "room", f"{room} pods on {len(ready)} nodes, what runs there included", f"more than {room} queue")
+    yield Finding(
+        "note", "room", f"{room} pods, nodes ready: {len(ready)}, what runs there included", f"more than {room} queue"
+    )
     few = [node for node in ready if node.spec.pod_cidr and _addresses(node.spec.pod_cidr) < node.pods]
     if few:
         addresses = _addresses(few[0].spec.pod_cidr or "")
