@@ -20,7 +20,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def _on_cluster(command: _Command) -> _Command:
     """Options of every benchmark on a cluster."""
     for option in (
-        click.option("--advertise", default="127.0.0.1", show_default=True, help="This machine, as the cluster's pods see it."),
+        click.option("--advertise", help="This machine, as the cluster's pods see it [default: found by the way to them]."),
         click.option("--image", default="busybox:1", show_default=True, help="Task image, with a shell and sleep; dir: too."),
         click.option("--kubernetes", is_flag=True, required=True, help="On the cluster that the kubeconfig names."),
     ):
@@ -106,7 +106,7 @@ def burst(
     *,
     kubernetes: bool,
     image: str,
-    advertise: str,
+    advertise: str | None,
     requests: int,
     clients: int,
     real: bool,
@@ -129,7 +129,7 @@ def burst(
         nodes="real" if real else "fake",
         connect=connect,
         image=image,
-        advertise=advertise,
+        advertise=advertise or (None if real else "127.0.0.1"),  # what plays fake nodes' daemons runs here
         skew=skew,
         rounds=rounds,
         fleet=None if real else fleet or built_fleet(),
@@ -147,7 +147,7 @@ def exec_(
     *,
     kubernetes: bool,
     image: str,
-    advertise: str,
+    advertise: str | None,
     blocks: int,
     size: int,
     as_json: bool,
@@ -170,7 +170,7 @@ def pool(
     *,
     kubernetes: bool,
     image: str,
-    advertise: str,
+    advertise: str | None,
     rollouts: int,
     concurrency: int,
     as_json: bool,

@@ -39,7 +39,7 @@ class Burst:
     nodes: Nodes
     connect: Connect
     image: str
-    advertise: str = "127.0.0.1"
+    advertise: str | None = "127.0.0.1"
     skew: bool = False
     rounds: int = 1
     """Pairs of a floor and a burst of ours."""
@@ -148,7 +148,7 @@ def _plans(burst: Burst, images: Pulled, kind: Kind, name: str) -> list[Plan]:
             nodes=burst.nodes,
             image=images.task,
             connect=burst.connect,
-            advertise=burst.advertise if burst.connect == "dial-out" else "",
+            advertise=(burst.advertise or "") if burst.connect == "dial-out" else "",
             daemon_image=images.daemon,
         )
         for place, count in enumerate(burst.counts())

@@ -45,7 +45,7 @@ class Commands:
     blocks: int
     size: int
     image: str
-    advertise: str
+    advertise: str | None
 
 
 @dataclass(slots=True)
