@@ -121,6 +121,11 @@ impl Error {
     }
 }
 
+/// Of the call of libc's that has just failed.
+pub fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

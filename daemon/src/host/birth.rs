@@ -8,8 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use super::ids::IdMap;
-use crate::error::{Error, Result};
-use crate::init::mounts::last_errno;
+use crate::error::{Error, Result, last_errno};
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// When the machine runs out of memory, whatever runs in a sandbox dies before anything else, and in it the largest

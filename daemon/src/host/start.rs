@@ -21,9 +21,8 @@ use super::trial;
 use super::userns::{self, Source};
 use super::warden::Warden;
 use crate::cgroup::hierarchy::Hierarchies;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, last_errno};
 use crate::frame::PREFIX_BYTES;
-use crate::init::mounts::last_errno;
 use crate::message::Reply;
 
 /// Connections that may wait to be accepted.

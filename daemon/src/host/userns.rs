@@ -13,9 +13,8 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 use super::ids::{IdMap, Mode, RANGE};
 use super::runtime::errno_of;
 use super::trial::Trial;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, last_errno};
 use crate::init::blueprint::Privileges;
-use crate::init::mounts::last_errno;
 use crate::init::namespaces;
 use crate::message::Missing;
 

@@ -81,13 +81,13 @@ fn give(descriptors: [RawFd; 3]) -> rustix::io::Result<()> {
         // SAFETY: fcntl on a number.
         *place = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 64) };
         if *place < 0 {
-            return Err(crate::init::mounts::last_errno());
+            return Err(crate::error::last_errno());
         }
     }
     for (target, fd) in (HOST..).zip(away) {
         // SAFETY: dup2 on numbers; what was at the target is closed on exec anyway.
         if unsafe { libc::dup2(fd, target) } < 0 {
-            return Err(crate::init::mounts::last_errno());
+            return Err(crate::error::last_errno());
         }
     }
     Ok(())

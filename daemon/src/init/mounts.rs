@@ -9,7 +9,7 @@ use rustix::mount::{
 };
 use rustix::path::Arg;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, last_errno};
 
 /// What the mounts of a sandbox have in common: no set-user-ID programs, no devices, nothing to execute.
 pub const INERT: MountAttrFlags =
@@ -124,9 +124,4 @@ pub fn make_mount_point(path: impl Arg) -> rustix::io::Result<()> {
         Mode::from_raw_mode(0o444),
     )
     .map(drop)
-}
-
-/// The error of the last failed call through libc.
-pub fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -5,8 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use super::mounts::last_errno;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, last_errno};
 
 /// The calling thread's present namespace of a kind: `mnt`, `net`, `ipc`, `uts`. `proc` is a /proc that knows the thread.
 pub fn current(proc: BorrowedFd<'_>, kind: &str) -> Result<OwnedFd> {

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use rustix::process::Signal;
-
 use super::container::Container;
 use super::tracked::Tracking;
 use super::watchdog::Watchdog;
@@ -145,28 +143,15 @@ impl Hooks for InContainer {
 /// Kill everybody but those who have entered the container from outside, who have no parent in it: a relay of ours may be
 /// among them, and with it the link on which this was asked for.
 ///
-/// All are stopped first, so that they have no more children while they are looked for. Not quite nobody: a child that
-/// was being made just then comes to be, stopped, and perhaps after the look (the kernel hands it the signal that its
-/// parent got meanwhile). So this may have to be repeated until nobody is left.
+/// All are stopped first, so that they have no more children while they are looked for.
 fn kill_all_but_visitors() -> Result<()> {
     let own = std::process::id();
     let is_visitor = |entry: &Entry| entry.ppid == 0 && entry.pid != own;
     if !table::scan().iter().any(is_visitor) {
         return kill_everybody();
     }
-    tree::signal_everybody(Signal::STOP).map_err(|errno| Error::system("stop everybody", errno))?;
-    let (visitors, others): (Vec<Entry>, Vec<Entry>) =
-        table::scan().into_iter().filter(|entry| entry.pid != own).partition(is_visitor);
-    let killed = send(&others, Signal::KILL);
-    // Whatever came of that: nobody would hear of it over a relay that stands still.
-    send(&visitors, Signal::CONT).and(killed)
-}
-
-/// To each of them; the first failure is told when all have been tried.
-fn send(entries: &[Entry], signal: Signal) -> Result<()> {
-    let mut sent = Ok(());
-    for pid in entries.iter().filter_map(|entry| tree::pid_of(entry.pid)) {
-        sent = sent.and(tree::kill(pid, signal));
-    }
-    sent.map_err(|errno| Error::system("kill everything", errno))
+    tree::kill_while_all_stand_still(|entries| {
+        entries.iter().filter(|entry| entry.pid != own && !is_visitor(entry)).collect()
+    })
+    .map_err(|errno| Error::system("kill everything", errno))
 }

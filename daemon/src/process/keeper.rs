@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use super::reaper::{Death, Ending, Reaper};
 use super::spawn::Report;
 use super::tree;
+use crate::error::last_errno;
 
 /// The daemon's view of a keeper.
 #[derive(Debug)]
@@ -134,8 +135,4 @@ impl Keeper {
             peak_bytes: long(32),
         })
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use crate::error::last_errno;
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Reaper {
             libc::sigaddset(&raw mut set, libc::SIGTERM);
             let fd = libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
             if fd < 0 {
-                return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+                return Err(last_errno());
             }
             Ok(Reaper { signals: OwnedFd::from_raw_fd(fd) })
         }

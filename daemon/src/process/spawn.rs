@@ -17,6 +17,7 @@ use super::program::Program;
 use super::raw::{self, CloneArgs};
 use super::score::Score;
 use crate::cgroup::Leaf;
+use crate::error::last_errno;
 use crate::init::{Confinement, Identity};
 
 /// Stack of a child until it executes. Only touched pages cost memory.
@@ -247,10 +248,6 @@ fn start(block: *mut Block, into_cgroup: Option<c_int>) -> rustix::io::Result<u3
         }
         Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// A raw call whose failure is an errno.

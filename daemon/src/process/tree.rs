@@ -1,13 +1,11 @@
 //! Every process that a command has started, `setsid` and double forks included.
 
-use std::collections::BTreeSet;
-
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::table;
+use super::table::{self, Entry};
 use crate::cgroup::Leaf;
-use crate::init::mounts;
+use crate::error::last_errno;
 
 /// What knows the members of a tree.
 #[derive(Debug)]
@@ -82,19 +80,26 @@ pub enum Company {
 /// be no time to look for them, and each would have had children meanwhile; stopping them takes one call, and no memory. The
 /// others go on at once, also whoever was stopped before.
 fn kill_in_a_crowd(keeper: u32) -> rustix::io::Result<()> {
+    kill_while_all_stand_still(|entries| table::descendants(entries, keeper))
+}
+
+/// Stop everybody, kill those of this process namespace who are `chosen`, and let everybody go on. Only for its first process.
+///
+/// A child that was being made just then comes to be after the look, stopped (the kernel hands it the signal that its parent
+/// got meanwhile), and goes on with the others. So whoever wants all of a kind dead repeats this until there are none.
+///
+/// # Errors
+/// The first failure; all have been tried then.
+pub fn kill_while_all_stand_still(
+    chosen: impl for<'e> FnOnce(&'e [Entry]) -> Vec<&'e Entry>,
+) -> rustix::io::Result<()> {
     signal_everybody(Signal::STOP)?;
     let entries = table::scan();
-    let members: BTreeSet<u32> = table::descendants(&entries, keeper).into_iter().map(|entry| entry.pid).collect();
-    let mut sent = Ok(());
-    for pid in members.iter().filter_map(|pid| pid_of(*pid)) {
-        sent = sent.and(kill(pid, Signal::KILL));
+    let mut killed = Ok(());
+    for pid in chosen(&entries).into_iter().filter_map(|entry| pid_of(entry.pid)) {
+        killed = killed.and(kill(pid, Signal::KILL));
     }
-    let others =
-        entries.iter().map(|entry| entry.pid).filter(|pid| !members.contains(pid) && *pid != std::process::id());
-    for pid in others.filter_map(pid_of) {
-        sent = sent.and(kill(pid, Signal::CONT));
-    }
-    sent
+    signal_everybody(Signal::CONT).and(killed)
 }
 
 /// Signal every process of the sandbox but this one, which is its PID 1. Nobody is no error.
@@ -105,7 +110,7 @@ pub fn signal_everybody(signal: Signal) -> rustix::io::Result<()> {
     // SAFETY: no memory is involved; to PID 1, -1 means everybody else in the sandbox.
     match unsafe { libc::kill(-1, signal.as_raw()) } {
         0 => Ok(()),
-        _ => ignore_nobody(Err(mounts::last_errno())),
+        _ => ignore_nobody(Err(last_errno())),
     }
 }
 
