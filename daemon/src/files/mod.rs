@@ -6,6 +6,7 @@
 //! the other side: memory does not grow with the tree. What cannot be told exactly is an error, not an omission.
 
 mod actor;
+mod attributes;
 mod changes;
 mod dirs;
 mod download;
@@ -37,6 +38,7 @@ use crate::error::{Code, Error, Result};
 use crate::message::ListEntry;
 
 pub use actor::act_as;
+pub use attributes::has_attributes;
 pub use changes::{Layout, changes};
 pub use download::download;
 pub use entry::Entry;

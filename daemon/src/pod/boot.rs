@@ -117,7 +117,7 @@ fn become_daemon(standing: &Standing) -> Result<()> {
     forbid_core_dumps()
 }
 
-fn open_root() -> Result<OwnedFd> {
+pub(super) fn open_root() -> Result<OwnedFd> {
     rustix::fs::open(c"/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::at_path("open", errno, b"/"))
 }

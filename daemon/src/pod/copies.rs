@@ -4,13 +4,11 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::io::Errno;
+use crate::files::has_attributes;
 
 /// Bytes and files of our own layer.
 pub const MOST_BYTES: u64 = 8 << 20;
 pub const MOST_FILES: u64 = 4096;
-/// An attribute that every file has where the node labels files; the mount gives a new one.
-const LABEL: &[u8] = b"security.selinux";
 
 /// What may still be copied.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +48,7 @@ impl Budget {
             let facts = std::fs::symlink_metadata(&path).ok()?;
             left.spend(&facts)?;
             let name = path.to_str()?.to_owned();
-            if has_attributes(&name) {
+            if has_attributes(|list| rustix::fs::llistxattr(&path, list)).unwrap_or(true) {
                 return None;
             }
             if facts.is_dir() {
@@ -66,15 +64,6 @@ impl Budget {
         }
         *self = left;
         Some(tree)
-    }
-}
-
-/// Whether a file has more about it than owner, mode and times.
-fn has_attributes(path: &str) -> bool {
-    let mut names = [0_u8; 256];
-    match rustix::fs::llistxattr(path, &mut names) {
-        Ok(length) => names[..length].split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL),
-        Err(errno) => errno != Errno::OPNOTSUPP,
     }
 }
 

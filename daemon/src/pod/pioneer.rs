@@ -15,10 +15,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::copies;
 use super::survey::Survey;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, last_errno};
 use crate::init::blueprint::{Blueprint, Carried};
 use crate::init::episode::{self, Episode, Spaces};
-use crate::init::mounts::{self, Depth, last_errno};
+use crate::init::mounts::{self, Depth};
 use crate::init::outer::{self, Outer, attach_lowers, make_directories, open_directory};
 use crate::init::{base, handover, namespaces};
 

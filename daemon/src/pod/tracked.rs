@@ -2,14 +2,14 @@
 //! was changed. See [`crate::files::record`].
 
 use std::borrow::Cow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
 
+use super::boot::open_root;
 use super::ipc;
 use super::standing::Standing;
 use super::survey::parse;
@@ -162,11 +162,6 @@ fn check_visitors() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn open_root() -> Result<OwnedFd> {
-    rustix::fs::open(c"/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Error::at_path("open", errno, b"/"))
 }
 
 fn refused(why: impl Into<Cow<'static, str>>) -> Error {

@@ -68,7 +68,7 @@ impl Record {
         let mut waiting = vec![top.to_vec()];
         while let Some(inside) = waiting.pop() {
             stop.check()?;
-            let full = if inside.is_empty() { place.path.clone() } else { join(&place.path, &inside) };
+            let full = place.full(&inside);
             match open(root, &full)? {
                 Some(dir) => comparison.directory(&dir, &inside, &mut waiting)?,
                 None if inside.is_empty() => return Err(refused("it is not there any more", &full)),

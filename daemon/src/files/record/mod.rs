@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Stat};
 
+use super::join;
 use super::overlay::open_directory;
 use crate::error::{Code, Error, Result};
 
@@ -91,6 +92,13 @@ impl Kept {
 
     fn has_rights_of(&self, facts: &Stat) -> bool {
         self.mode == facts.st_mode && self.owner == (facts.st_uid, facts.st_gid)
+    }
+}
+
+impl Place {
+    /// The absolute path of what is in it.
+    fn full(&self, inside: &[u8]) -> Vec<u8> {
+        if inside.is_empty() { self.path.clone() } else { join(&self.path, inside) }
     }
 }
 

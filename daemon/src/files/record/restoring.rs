@@ -13,6 +13,7 @@ use super::taking::has_attributes;
 use super::{Content, Kept, Place, Record, is_directory, mtime, open, refused};
 use crate::error::{Error, Result};
 use crate::files::remove::remove_tree;
+use crate::files::write::write_all;
 use crate::files::{Stop, join, split};
 
 const COPY_BYTES: usize = 64 * 1024;
@@ -52,7 +53,8 @@ impl Restoration<'_> {
             let kept = self.place.directories.get(above).and_then(|kept| kept.get(name));
             let is_directory = kept.is_some_and(Kept::is_directory);
             if !(is_directory && difference.what == What::Changed) {
-                remove_tree(dir.as_fd(), name, stop).map_err(|error| error.with_path(&self.full(&difference.path)))?;
+                remove_tree(dir.as_fd(), name, stop)
+                    .map_err(|error| error.with_path(&self.place.full(&difference.path)))?;
                 if let Some(kept) = kept {
                     self.put(&dir, &difference.path, kept)?;
                 }
@@ -77,7 +79,7 @@ impl Restoration<'_> {
             }
             Content::Target(target) => symlinkat(target.as_slice(), dir, name).map_err(failed)?,
             Content::At(at) => self.put_content(dir, name, kept, *at).map_err(failed)?,
-            Content::Not => return Err(refused("it was changed, and its content is not kept", &self.full(path))),
+            Content::Not => return Err(refused("it was changed, and its content is not kept", &self.place.full(path))),
         }
         finish(dir, name, kept).map_err(failed)
     }
@@ -90,10 +92,7 @@ impl Restoration<'_> {
         while done < kept.size {
             let count = usize::try_from(kept.size - done).unwrap_or(usize::MAX).min(COPY_BYTES);
             self.record.read_kept(&mut buffer[..count], at + done)?;
-            let mut written = 0;
-            while written < count {
-                written += rustix::io::write(&file, &buffer[written..count])?;
-            }
+            write_all(&file, &buffer[..count], done)?;
             done += count as u64;
         }
         Ok(())
@@ -117,7 +116,7 @@ impl Restoration<'_> {
         if self.record.since.is_before_change_of(&now) {
             let dir = self.open(path)?.ok_or_else(|| failed(Errno::NOENT))?;
             if has_attributes(&dir).map_err(failed)? {
-                return Err(refused("a directory with attributes that are not kept", &self.full(path)));
+                return Err(refused("a directory with attributes that are not kept", &self.place.full(path)));
             }
         }
         if !is_directory(&now) || (kept.has_rights_of(&now) && kept.mtime == mtime(&now)) {
@@ -148,15 +147,11 @@ impl Restoration<'_> {
     }
 
     fn open(&self, inside: &[u8]) -> Result<Option<OwnedFd>> {
-        open(self.root, &self.full(inside))
-    }
-
-    fn full(&self, inside: &[u8]) -> Vec<u8> {
-        if inside.is_empty() { self.place.path.clone() } else { join(&self.place.path, inside) }
+        open(self.root, &self.place.full(inside))
     }
 
     fn failed(&self, errno: Errno, inside: &[u8]) -> Error {
-        Error::at_path("put back", errno, &self.full(inside))
+        Error::at_path("put back", errno, &self.place.full(inside))
     }
 }
 

@@ -13,10 +13,8 @@ use crate::files::overlay::open_file;
 use crate::files::read::fill;
 use crate::files::root::link_target;
 use crate::files::stat::look;
+use crate::files::write::write_all;
 use crate::files::{Root, Stop, join};
-
-/// Attributes that every file has where a node labels files; new ones get the same.
-const LABEL: &[u8] = b"security.selinux";
 
 /// What may be kept of all places together.
 #[derive(Clone, Copy, Debug)]
@@ -173,23 +171,14 @@ impl Taker<'_> {
             if fill(file, &mut buffer[..room])? < room {
                 return Err(Errno::IO);
             }
-            let mut written = 0;
-            while written < room {
-                written += rustix::io::pwrite(&self.record.content, &buffer[written..room], self.end + written as u64)?;
-            }
+            write_all(&self.record.content, &buffer[..room], self.end)?;
             (self.end, rest) = (self.end + room as u64, rest - room as u64);
         }
         Ok(())
     }
 }
 
-/// Whether a file or directory has more about it than owner, mode and times.
+/// Of an open file or directory.
 pub(super) fn has_attributes(file: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut list = [0_u8; 256];
-    match rustix::fs::flistxattr(file, &mut list[..]) {
-        Ok(length) => Ok(list[..length].split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL)),
-        Err(Errno::OPNOTSUPP) => Ok(false),
-        Err(Errno::RANGE) => Ok(true),
-        Err(errno) => Err(errno),
-    }
+    crate::files::has_attributes(|names| rustix::fs::flistxattr(file, names))
 }

@@ -60,7 +60,7 @@ impl<O: Outgoing> Teller<'_, O> {
         // The directory above tells of the name itself.
         let (above, _) = split(inside);
         let found = record.compare((self.root.dir(), &self.root.stop), (place, above), Purpose::Tell)?;
-        let is_inside = |one: &Difference| one.path == inside || is_below(&one.path, inside);
+        let is_inside = |one: &Difference| below(inside, &one.path).is_some();
         let was_there = place.directories.contains_key(inside)
             || place.directories.get(above).is_some_and(|kept| kept.contains_key(split(inside).1));
         let found: Vec<Difference> = found.into_iter().filter(is_inside).collect();
@@ -73,7 +73,7 @@ impl<O: Outgoing> Teller<'_, O> {
     fn send_all(&mut self, place: &Place, found: Vec<Difference>) -> Result<()> {
         for Difference { path, what } in found {
             self.root.stop.check()?;
-            let full = if path.is_empty() { place.path.clone() } else { join(&place.path, &path) };
+            let full = place.full(&path);
             let Some(outside) = below(self.top, &full).map(<[u8]>::to_vec) else { continue };
             self.announce(split(&outside).0, &outside)?;
             if matches!(what, What::Gone | What::Replaced) {
@@ -140,8 +140,4 @@ impl<O: Outgoing> Teller<'_, O> {
             (outside, top) => join(top, outside),
         }
     }
-}
-
-fn is_below(path: &[u8], above: &[u8]) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"))
 }
