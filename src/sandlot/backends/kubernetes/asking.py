@@ -38,7 +38,7 @@ class Events:
     @property
     def rests(self) -> bool:
         """It is not the time for another question."""
-        return self._asks or self._clock() < self._rests_until_s
+        return self._look is not None or self._asks or self._clock() < self._rests_until_s
 
     async def of(self, uid: str) -> Sequence[EventSeen]:
         """All of one pod's, as far as one page has them; none while it rests."""
@@ -48,7 +48,7 @@ class Events:
 
     async def warnings(self, uid: str) -> Sequence[EventSeen]:
         """Those that warn of this pod, as of the last look; while it rests nobody looks again."""
-        if self._look is None and not self.rests:
+        if not self.rests:
             self._look = asyncio.create_task(self._look_around(), name="look for warnings")
         if self._look is not None:
             await asyncio.wait([self._look])
