@@ -117,6 +117,14 @@ def counts(found: PoolStatistics) -> dict[str, int]:
     return {name: getattr(found, name) for name in names} | {"discarded": sum(found.discarded.values())}
 
 
+def are_one_and_the_same(names: list[str], seen: list[list[str]]) -> None:
+    """Three leases had one pod, in which each saw what the first had seen."""
+    assert len(set(names)) == 1
+    assert len(seen[0]) > 100
+    assert seen[1] == seen[0]
+    assert seen[2] == seen[0]
+
+
 # --- in place ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "fields",
@@ -144,10 +152,7 @@ async def test_everything_that_an_episode_changed_is_as_after_creation(place: Pl
                 assert (await text(box, LOOK)).splitlines() != seen[0], "nothing was spoiled"
         await becomes(lambda: pool.statistics().idle == 1, "the last reset")
         assert counts(pool.statistics()) == {"created": 1, "reused": 2, "reset": 3, "leases": 3, "discarded": 0}
-    assert len(set(names)) == 1
-    assert len(seen[0]) > 100
-    assert seen[1] == seen[0]
-    assert seen[2] == seen[0]
+    are_one_and_the_same(names, seen)
     assert alive[0] == alive[1] == alive[2]
 
 
@@ -189,10 +194,7 @@ async def test_without_namespaces_what_was_changed_is_put_back(place: Place, fie
                 await box.exec("chmod 0 /tmp/d", check=True)
         await becomes(lambda: pool.statistics().idle == 1, "the last reset")
         assert counts(pool.statistics()) == {"created": 1, "reused": 2, "reset": 3, "leases": 3, "discarded": 0}
-    assert len(set(names)) == 1
-    assert len(seen[0]) > 100
-    assert seen[1] == seen[0]
-    assert seen[2] == seen[0]
+    are_one_and_the_same(names, seen)
 
 
 # --- another pod ------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def burst(
         nodes="real" if real else "fake",
         connect=connect,
         image=image,
-        advertise=advertise or (None if real else "127.0.0.1"),  # what plays fake nodes' daemons runs here
+        advertise=advertise,
         skew=skew,
         rounds=rounds,
         fleet=None if real else fleet or built_fleet(),

@@ -78,15 +78,19 @@ async def nothing_runs(cluster: Cluster, space: str, record: Record) -> None:
     assert not left, left
 
 
+async def cancelled_everywhere(who: Who, provider: sandlot.Provider, spec: sandlot.Spec, check: Check) -> None:
+    """A create, and a deletion."""
+    assert await sweep(who, partial(create, provider, spec), check) >= FEWEST
+    assert await sweep(who, partial(delete, provider, spec), check) >= FEWEST
+
+
 @pytest.mark.parametrize("connect", USUAL_AND_FULL)
 async def test_creates_and_deletions_cancelled_wherever_they_wait(
     cluster: Cluster, space: str, spec: sandlot.Spec, record: Record, connect: Connect
 ) -> None:
     """At every point of a create, and of a deletion."""
     async with opened(cluster, space, connect) as provider:
-        check = partial(nothing_runs, cluster, space, record)
-        assert await sweep(ONCE, partial(create, provider, spec), check) >= FEWEST
-        assert await sweep(ONCE, partial(delete, provider, spec), check) >= FEWEST
+        await cancelled_everywhere(ONCE, provider, spec, partial(nothing_runs, cluster, space, record))
 
 
 @pytest.mark.full
@@ -97,9 +101,7 @@ async def test_cancelled_again_and_everywhere(
 ) -> None:
     """The caller twice, and all that runs for a call, as the end of an event loop does it."""
     async with opened(cluster, space, connect) as provider:
-        check = partial(nothing_runs, cluster, space, record)
-        assert await sweep(who, partial(create, provider, spec), check) >= FEWEST
-        assert await sweep(who, partial(delete, provider, spec), check) >= FEWEST
+        await cancelled_everywhere(who, provider, spec, partial(nothing_runs, cluster, space, record))
 
 
 @pytest.mark.full

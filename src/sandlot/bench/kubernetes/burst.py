@@ -39,7 +39,7 @@ class Burst:
     nodes: Nodes
     connect: Connect
     image: str
-    advertise: str | None = "127.0.0.1"
+    advertise: str | None = None
     skew: bool = False
     rounds: int = 1
     """Pairs of a floor and a burst of ours."""
@@ -137,6 +137,13 @@ async def _daemons(opened: aiohttp.ClientSession, burst: Burst, kind: Kind, name
         yield playing
 
 
+def _advertised(burst: Burst) -> str | None:
+    """What plays the daemons of fake nodes runs on this machine."""
+    if burst.connect != "dial-out":
+        return None
+    return burst.advertise or ("127.0.0.1" if burst.nodes == "fake" else None)
+
+
 def _plans(burst: Burst, images: Pulled, kind: Kind, name: str) -> list[Plan]:
     return [
         Plan(
@@ -148,7 +155,7 @@ def _plans(burst: Burst, images: Pulled, kind: Kind, name: str) -> list[Plan]:
             nodes=burst.nodes,
             image=images.task,
             connect=burst.connect,
-            advertise=(burst.advertise or "") if burst.connect == "dial-out" else "",
+            advertise=_advertised(burst),
             daemon_image=images.daemon,
         )
         for place, count in enumerate(burst.counts())

@@ -87,7 +87,7 @@ def plan_of(client: Client, kind: Kind, kubeconfig: Path) -> Plan:
         nodes="fake",
         image="busybox:1",
         connect=client.connect,
-        advertise="127.0.0.1" if client.connect == "dial-out" else "",
+        advertise="127.0.0.1" if client.connect == "dial-out" else None,
         daemon_image="registry.invalid/sandlot/daemon:1",
         kubeconfig=str(kubeconfig),
         idle_s=client.idle_s,

@@ -28,8 +28,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Nodes
     image: str
     connect: Connect
-    advertise: str = ""
-    """Where daemons dial; only with dial-out."""
+    advertise: str | None = None
+    """Where daemons dial; only with dial-out. None: found by the way to them."""
     delivery: Delivery = "image"
     daemon_image: str = ""
     kubeconfig: str | None = None

@@ -49,7 +49,7 @@ def options(plan: Plan) -> ClusterOptions:
     return ClusterOptions(
         namespace=plan.namespace,
         connect=plan.connect,
-        advertise=plan.advertise or None,
+        advertise=plan.advertise,
         delivery=plan.delivery,
         daemon_image=plan.daemon_image or None,
     )
