@@ -10,6 +10,7 @@ order in which they are called. Nothing here waits or knows a socket.
 
 from __future__ import annotations
 
+import hmac
 from hashlib import blake2s
 from typing import Final, Protocol
 
@@ -268,26 +269,11 @@ def _shared(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def _derive(chaining: bytes, material: bytes, count: int) -> tuple[bytes, ...]:
-    """HKDF of section 4.3: `count` outputs of a hash's length.
-
-    HMAC (RFC 2104) stands here in its parts: all keys have a hash's length, and all outputs have one key, whose pads are made
-    once. A handshake has 19 of them: this way it takes 148 µs in place of 165.
-    """
-    inner, outer = _pads(chaining)
-    inner, outer = _pads(blake2s(outer + blake2s(inner + material).digest()).digest())
+    """HKDF of section 4.3: `count` outputs of a hash's length."""
+    secret = hmac.digest(chaining, material, blake2s)
     outputs: list[bytes] = []
     last = b""
     for number in range(1, count + 1):
-        last = blake2s(outer + blake2s(inner + last + bytes((number,))).digest()).digest()
+        last = hmac.digest(secret, last + bytes((number,)), blake2s)
         outputs.append(last)
     return tuple(outputs)
-
-
-def _pads(key: bytes) -> tuple[bytes, bytes]:
-    """A key of `KEY_BYTES` as HMAC mixes it into the beginning of its inner and its outer hash."""
-    return key.translate(_INNER) + _INNER_REST, key.translate(_OUTER) + _OUTER_REST
-
-
-_INNER, _OUTER = (bytes(byte ^ mask for byte in range(256)) for mask in (0x36, 0x5C))
-_INNER_REST, _OUTER_REST = (bytes((mask,)) * (blake2s.MAX_KEY_SIZE * 2 - KEY_BYTES) for mask in (0x36, 0x5C))
-"""Up to the block of BLAKE2s, which has 64 bytes."""
