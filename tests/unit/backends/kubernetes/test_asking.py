@@ -82,3 +82,11 @@ async def test_whoever_stops_waiting_stops_nobody_else(cluster: FakeCluster, api
         first.cancel()
         assert len(await second) == 1
     assert cluster.count("GET", "events") == 1
+
+
+async def test_a_look_that_was_just_decided_is_a_question_under_way(cluster: FakeCluster, api: Api) -> None:
+    """Nobody else asks in the moment before it begins."""
+    events = Events(api, NAMESPACE)
+    found = await asyncio.gather(events.warnings("u1"), events.of("u1"))
+    assert [len(each) for each in found] == [1, 0]
+    assert cluster.count("GET", "events") == 1
