@@ -31,7 +31,14 @@ def space(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def options(space: str) -> ClusterOptions:
     return ClusterOptions(
-        namespace=space, connect="dial-in", delivery="image", unschedulable_s=3, pull_patience_s=5, lease_s=6, renew_s=2
+        namespace=space,
+        connect="dial-in",
+        delivery="image",
+        unschedulable_s=3,
+        scheduler_silence_s=100,  # the events of a pod that waits in silence have been looked for twice by then
+        pull_patience_s=5,
+        lease_s=6,
+        renew_s=2,
     )
 
 
@@ -83,6 +90,33 @@ async def test_no_place_is_capacity(cluster: Cluster, provider: sandlot.Provider
     wanted = sandlot.PodOptions(node_selector={"no": "such-node"})
     async with asyncio.timeout(SOON_S):
         with pytest.raises(sandlot.Capacity, match="node"):
+            await provider.create(spec(cluster, test_images.busybox, pod=wanted))
+
+
+CLAIM = [{"name": "gpu", "resourceClaimTemplateName": "no-such-template"}]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "said"),
+    [
+        (sandlot.PodOptions(extra={"nodeName": "no-such-node"}), sandlot.BadRequest, "no node 'no-such-node'"),
+        (sandlot.PodOptions(extra={"schedulingGates": [{"name": "x.example/q"}]}), sandlot.Capacity, "x.example/q"),
+        (sandlot.PodOptions(scheduler="no-such-scheduler"), sandlot.NotReady, "'no-such-scheduler' has said nothing"),
+        (sandlot.PodOptions(extra={"resourceClaims": CLAIM}), sandlot.BadRequest, "no-such-template"),
+    ],
+    ids=["node", "gates", "scheduler", "claim"],
+)
+async def test_pod_that_waits_in_silence_is_told_why(
+    cluster: Cluster,
+    provider: sandlot.Provider,
+    test_images: TestImages,
+    wanted: sandlot.PodOptions,
+    kind: type[sandlot.SandlotError],
+    said: str,
+) -> None:
+    """No scheduler and no node ever looks at it, and its status says nothing."""
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(kind, match=said):
             await provider.create(spec(cluster, test_images.busybox, pod=wanted))
 
 

@@ -118,7 +118,7 @@ class KubernetesBackend:
             asyncio.create_task(_keep_lease(lease, roster), name="renew the client's lease"),
             asyncio.create_task(reaper.run(), name="look for dead clients"),
         )
-        start = Start(Events(api, namespace), options, links)
+        start = Start(api, roster.schedulers, Events(api, namespace), options, links)
         leases = SandboxLeases(api, namespace, self.client)
         leased = LeasedLinks(api, namespace)
         return _Running(api, namespace, lease, leases, roster, start, links, leased, options, Suspects(), tasks, os.getpid())

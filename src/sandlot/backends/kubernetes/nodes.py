@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sandlot.backends.kubernetes.api import Api
-from sandlot.backends.kubernetes.api_errors import ApiDenied
+from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiError
 from sandlot.backends.kubernetes.objects import ListMeta, Metadata, Object
 
 FEW: str = "64"  # nodes that are asked: they are usually all alike
@@ -37,6 +37,15 @@ class Node(Object, frozen=True):
 class NodeList(Object, frozen=True):
     metadata: ListMeta = ListMeta()
     items: tuple[Node, ...] = ()
+
+
+async def has_node(api: Api, name: str) -> bool | None:
+    """Whether there is one of that name. None: it may not be asked, or there was no answer."""
+    try:
+        found = await api.get("/api/v1/nodes", NodeList, query={"fieldSelector": f"metadata.name={name}", "limit": "1"})
+    except ApiError:
+        return None
+    return bool(found.items)
 
 
 async def pod_networks(api: Api) -> list[str]:

@@ -82,8 +82,14 @@ class PodStatus(Object, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
+class Gate(Object, frozen=True):
+    name: str = ""
+
+
 class PodSpec(Object, frozen=True):
     node_name: str | None = None
+    scheduler_name: str = ""
+    scheduling_gates: tuple[Gate, ...] | None = None
 
 
 class SeenPod(Object, frozen=True):

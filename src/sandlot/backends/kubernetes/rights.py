@@ -39,7 +39,13 @@ RIGHTS: Final = (
     # Which of the two verbs an upgrade to a web socket needs has changed between versions of Kubernetes.
     Right("exec-bridge", "pods/exec", ("get", "create"), "links through the API server, for clients that pods cannot reach"),
     Right("looking", "namespaces", ("get",), "the pod security level, and labels that webhooks select by", scope="cluster"),
-    Right("looking", "nodes", ("list",), "versions, pods a node takes, address ranges", scope="cluster"),
+    Right(
+        "looking",
+        "nodes",
+        ("list",),
+        "versions, pods a node takes, address ranges; whether one that a spec names is there",
+        scope="cluster",
+    ),
     Right("looking", "resourcequotas", ("list",), "what they leave, and what they cost"),
     Right("looking", "limitranges", ("list",), "what they change in pods"),
     Right("looking", "runtimeclasses", ("list",), "which there are", "node.k8s.io", "cluster"),

@@ -8,12 +8,17 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api_errors import ApiError
 from sandlot.backends.kubernetes.asking import Events
+from sandlot.backends.kubernetes.deleting import get_pod
 from sandlot.backends.kubernetes.linking import Links, drop
-from sandlot.backends.kubernetes.objects import EventSeen
+from sandlot.backends.kubernetes.nodes import has_node
+from sandlot.backends.kubernetes.objects import EventSeen, SeenPod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pulls import pulled_s
 from sandlot.backends.kubernetes.status import Patience, Trouble, trouble
+from sandlot.backends.kubernetes.unnoticed import USUAL, Schedulers, no_such_node, not_scheduled, not_taken, unnoticed
 from sandlot.backends.kubernetes.watching import Tracked
 from sandlot.connection import Connection
 from sandlot.errors import Infrastructure, SandboxGone, SandlotError
@@ -29,6 +34,8 @@ EVENTS_S: Final = 8.0  # a pod whose container does not run for so long: ask wha
 class Start:
     """What it takes to see pods start."""
 
+    api: Api
+    schedulers: Schedulers
     told: Events
     options: ClusterOptions
     links: Links
@@ -66,10 +73,49 @@ class Start:
         return found
 
     async def events(self, pod: Tracked) -> Sequence[EventSeen]:
-        """What events say of a pod that is stuck on its node. Whoever may not read them waits longer, and no more."""
-        if pod.pod is None or not pod.pod.spec.node_name or "running" in pod.times_s:
+        """What events say of a pod that is stuck. Whoever may not read them waits longer, and no more.
+
+        Not of one that is in a queue that moves: there may be thousands.
+        """
+        if pod.pod is None or "running" in pod.times_s:
+            return ()
+        if not pod.node and not (unnoticed(pod.pod) and self._silent_s(pod.pod, pod.seen_s) >= EVENTS_S):
             return ()
         return await self.told.warnings(pod.pod.metadata.uid)
+
+    async def overlooked(self, pod: Tracked) -> SandlotError | None:
+        """Why a pod will not start of which nobody has said anything for too long; None while somebody may.
+
+        Asked of the API server before it is said: what it told may not have arrived here.
+        """
+        if pod.pod is None or not unnoticed(pod.pod):
+            return None
+        if pod.node and await has_node(self.api, pod.node) is False:
+            return no_such_node(pod.node)
+        waited_s = asyncio.get_running_loop().time() - pod.seen_s
+        if pod.node:
+            found = not_taken(pod.node, waited_s) if waited_s >= START_PATIENCE_S else None
+        else:
+            scheduler, silent_s = pod.pod.spec.scheduler_name, self._silent_s(pod.pod, pod.seen_s)
+            found = not_scheduled(scheduler, silent_s) if silent_s >= self._silence_s(scheduler) else None
+        return found if found is not None and await self._still_unnoticed(pod.name) else None
+
+    def _silent_s(self, pod: SeenPod, came_s: float) -> float:
+        now, longest_s = asyncio.get_running_loop().time(), self.options.scheduler_silence_s
+        return self.schedulers.silent_s(pod.spec.scheduler_name, came_s=came_s, now=now, longest_s=longest_s)
+
+    def _silence_s(self, scheduler: str) -> float:
+        """How long this scheduler may say nothing."""
+        silence_s = self.options.scheduler_silence_s
+        known = scheduler == USUAL or self.schedulers.heard_of(scheduler)
+        return silence_s if known else min(silence_s, self.options.unschedulable_s)
+
+    async def _still_unnoticed(self, name: str) -> bool:
+        try:
+            pod = await get_pod(self.api, self.options.namespace or self.api.credentials.namespace, name)
+        except ApiError:
+            return False
+        return pod is not None and unnoticed(pod)
 
     async def pulls_s(self, pod: Tracked, start_s: float) -> float | None:
         """Of the seconds that a pod's start took, those of its images' pulls, where it took so long that there may be some.
@@ -151,8 +197,14 @@ class _Failing:
 
     async def _ask_events(self) -> None:
         self._events = await self._start.events(self._pod)
-        self._ask_in(EVENTS_S)
         self._look()
+        if self.certain.done():
+            return
+        overlooked = await self._start.overlooked(self._pod)
+        if overlooked is None:
+            self._ask_in(EVENTS_S)
+        elif not self.certain.done():
+            self.certain.set_result(_about(self._pod.name, overlooked))
 
 
 def _about(name: str, error: SandlotError) -> SandlotError:

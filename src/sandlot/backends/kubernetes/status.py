@@ -169,6 +169,8 @@ def trouble(pod: SeenPod, events: Iterable[EventSeen] = (), *, daemon_image: str
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
             return Trouble(_no_place(condition.message or ""), "schedule")
+    if status.phase == "Pending" and pod.spec.scheduling_gates:
+        return Trouble(_held_back(one.name for one in pod.spec.scheduling_gates), "schedule")
     return _from_events(events)
 
 
@@ -255,6 +257,11 @@ def _no_place(message: str) -> SandlotError:
     )
 
 
+def _held_back(gates: Iterable[str]) -> SandlotError:
+    hint = "whoever put them there has to remove them; where pods queue for admission, raise ClusterOptions.unschedulable_s"
+    return Capacity(f"scheduling gates hold it back: {_shown(', '.join(gates))}", hint=hint)
+
+
 def _from_events(events: Iterable[EventSeen]) -> Trouble | None:
     """What only events tell: the status of a pod says nothing while its sandbox, addresses or volumes are being made."""
     for event in events:
@@ -270,6 +277,8 @@ def _from_events(events: Iterable[EventSeen]) -> Trouble | None:
         if event.reason == "FailedMount" and "hostPath type check failed" in message:
             hint = "is the daemon in ClusterOptions.daemon_path on every node?"
             return Trouble(Unsupported(f"a directory is missing on the node: {_shown(message)}", hint=hint))
+        if event.reason == "FailedResourceClaimCreation":
+            return Trouble(BadRequest(f"a resource claim cannot be made: {_shown(message)}"), "schedule")
         if event.reason in ("FailedMount", "FailedAttachVolume", "FailedMapVolume"):
             return Trouble(NotReady(f"a volume could not be mounted: {_shown(message)}"), "start")
     return None

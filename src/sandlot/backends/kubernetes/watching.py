@@ -21,6 +21,7 @@ from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiExpired
 from sandlot.backends.kubernetes.objects import Named, PodEvent, PodList, SeenPod, Status, WatchEvent
 from sandlot.backends.kubernetes.status import Ending
+from sandlot.backends.kubernetes.unnoticed import GATED, Schedulers
 from sandlot.errors import ProtocolViolation, SandlotError
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Tracked:
     """This client wants it gone: its end is no news."""
     usable: bool = False
     """Its create has succeeded: from now on its end is told to watchers."""
+    seen_s: float = 0.0
+    """When it was first seen, on the loop's clock."""
     times_s: dict[str, float] = field(default_factory=dict)
     """When something was first seen, on the loop's clock: `scheduled`, `running`."""
     leased: bool = False
@@ -86,6 +89,7 @@ class Roster:
     """The pods of one client, by name."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.schedulers: Final = Schedulers()
         self._clock = clock
         self._tracked: dict[str, Tracked] = {}
         self._listeners: set[asyncio.Queue[Gone | None]] = set()
@@ -109,12 +113,26 @@ class Roster:
         one = self._tracked.get(pod.metadata.name)
         if one is None or (one.pod is not None and one.absent and one.pod.metadata.uid == pod.metadata.uid):
             return
+        if one.pod is None:
+            one.seen_s = self._clock()
         one.pod, one.absent = pod, deleted
-        if pod.spec.node_name:
-            one.times_s.setdefault("scheduled", self._clock())
+        if "scheduled" not in one.times_s:
+            self._note_place(one, pod)
         if any(each.state.running is not None for each in pod.status.container_statuses or ()):
             one.times_s.setdefault("running", self._clock())
         self._end(one, status.deleted(pod) if deleted else status.ended(pod))
+
+    def _note_place(self, one: Tracked, pod: SeenPod) -> None:
+        """What a scheduler has said, if it has. Where a spec names its node itself none is asked, and nothing is said of it."""
+        now = self._clock()
+        if pod.spec.node_name:
+            one.times_s["scheduled"] = now
+        if any(each.type == "PodScheduled" and each.reason != GATED for each in pod.status.conditions or ()):
+            self.schedulers.decided(pod.spec.scheduler_name, came_s=one.seen_s, now=now)
+
+    def resumed(self) -> None:
+        """From now on it is told again what happens, after a time in which it was not."""
+        self.schedulers.resumed(self._clock())
 
     def present(self, names: Iterable[str]) -> None:
         """These are all there are: what was seen before and is not among them went while nobody watched."""
@@ -186,6 +204,7 @@ class PodWatch:
                 self.breaks += 1
                 _log.warning("the watch of the cluster broke and is opened again: %s", error)
                 await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+                self.roster.resumed()
                 self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
 
     async def _list(self) -> None:

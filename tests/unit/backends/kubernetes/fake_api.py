@@ -42,6 +42,7 @@ class FakeCluster:
 
     objects: dict[str, dict[str, Json]] = field(default_factory=lambda: {"pods": {}, "leases": {}})
     events: list[Json] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of everything that came."""
     tokens: set[str] = field(default_factory=lambda: {"first"})
@@ -121,6 +122,7 @@ class FakeCluster:
         pod = self.pods[name]
         if node is not None:
             pod["spec"]["nodeName"] = node
+            status.setdefault("conditions", [{"type": "PodScheduled", "status": "True"}])  # a binding does that
         pod["status"] = {**pod["status"], **status}
         await self._changed("pods", "MODIFIED", pod)
 
@@ -180,8 +182,10 @@ class FakeCluster:
     async def _list_events(self, _request: web.Request) -> web.Response:
         return web.json_response({"kind": "EventList", "items": self.events})
 
-    async def _list_nodes(self, _request: web.Request) -> web.Response:
-        return web.json_response({"kind": "NodeList", "items": []})
+    async def _list_nodes(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        found = [{"metadata": {"name": name}} for name in self.nodes if wanted in ("", name)]
+        return web.json_response({"kind": "NodeList", "items": found})
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if request.query.get("watch"):
@@ -233,6 +237,7 @@ class FakeCluster:
         obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
         if resource == "pods":
             obj["status"] = {"phase": "Pending"}
+            obj["spec"].setdefault("schedulerName", "default-scheduler")
         self.objects[resource][name] = obj
         return web.json_response(await self._changed(resource, "ADDED", obj), status=201)
 

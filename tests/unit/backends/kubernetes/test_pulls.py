@@ -14,6 +14,7 @@ from sandlot.backends.kubernetes.objects import EventSeen, Metadata, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pulls import MOST_S, pulled_s
 from sandlot.backends.kubernetes.starting import Start
+from sandlot.backends.kubernetes.unnoticed import Schedulers
 from sandlot.backends.kubernetes.watching import Tracked
 from tests.unit.backends.kubernetes.fake_api import NAMESPACE, FakeCluster, refusal
 from tests.unit.backends.kubernetes.test_backend import Links
@@ -55,7 +56,7 @@ async def asking() -> AsyncIterator[tuple[FakeCluster, Start]]:
     """A cluster whose events tell of one pull."""
     async with FakeCluster() as cluster, await Api.open(cluster.load) as api:
         cluster.events = [{"type": "Normal", "reason": "Pulled", "message": TOLD}]
-        yield cluster, Start(Events(api, NAMESPACE), ClusterOptions(), Links())
+        yield cluster, Start(api, Schedulers(), Events(api, NAMESPACE), ClusterOptions(), Links())
 
 
 def pod() -> Tracked:
