@@ -15,9 +15,10 @@ use crate::error::{Code, Error, Result};
 use crate::limits::{MAX_COMMANDS, MAX_KEY_CHARS, MAX_RESULT_BYTES, MAX_RESULTS};
 use crate::message::{Kill, Mode};
 use crate::output::Store;
+use crate::process::child::Report;
 use crate::process::input::Input;
 use crate::process::reaper::{Death, Ending};
-use crate::process::spawn::{Report, Spawned};
+use crate::process::spawn::Spawned;
 use crate::process::tree::{self, Company, Tree};
 
 /// A command's name inside the daemon, never used twice.
@@ -172,8 +173,9 @@ impl Command {
 impl Process {
     pub fn new(spawned: &Spawned, leaf: Option<Leaf>) -> Self {
         let tree = match (&spawned.keeper, leaf) {
-            (None, Some(leaf)) => Tree::Leaf(leaf),
-            (keeper, leaf) => Tree::Kept { keeper: keeper.as_ref().map_or(spawned.pid, |keeper| keeper.pid), leaf },
+            (Some(keeper), leaf) => Tree::Kept { charge: Arc::clone(keeper.charge()), leaf },
+            (None, Some(leaf)) if leaf.holds_tree() => Tree::Leaf(leaf),
+            (None, leaf) => Tree::Nobody { leaf },
         };
         let report = Arc::clone(&spawned.report);
         Process { pid: spawned.pid, report, tree, memory_kills: 0, alone: None, killed: None, death: None }

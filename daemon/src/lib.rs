@@ -17,6 +17,7 @@ pub mod init;
 pub mod limits;
 pub mod message;
 pub mod output;
+pub mod passing;
 pub mod pod;
 pub mod process;
 pub mod reactor;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -53,3 +54,19 @@ async def make_box(provider: Provider) -> AsyncIterator[MakeBox]:
             return box
 
         yield make
+
+
+async def test_what_runs_while_everything_is_killed_runs_once_or_is_killed(make_box: MakeBox) -> None:
+    """Each command has an end that is its own: none is lost, none runs again, none fails for want of anything."""
+    box = await make_box()
+    await box.exec("(while :; do kill -9 -1; done) >/dev/null 2>&1 &")
+    ends = {}
+    for number in range(100):
+        script = f"echo {number} >> /tmp/ran"
+        ended = await box.exec(script if number % 2 else ["sh", "-c", script])
+        ends[number] = ended.signal, ended.code
+    await box.quiesce("kill")
+    ran = Counter(int(line) for line in (await box.exec("touch /tmp/ran; cat /tmp/ran")).stdout.split())
+    assert set(ends.values()) <= {(None, 0), (9, None)}
+    assert all(ran[number] == 1 for number, end in ends.items() if end == (None, 0))
+    assert all(count == 1 for count in ran.values())

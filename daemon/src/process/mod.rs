@@ -1,6 +1,7 @@
 //! Processes of commands: what to execute, how it is started, how its end is learnt.
 
 pub mod arguments;
+pub mod child;
 pub mod driver;
 pub mod input;
 pub mod keeper;

@@ -16,27 +16,35 @@ const MAX_PATH_DIRECTORIES: usize = 256;
 #[derive(Debug)]
 pub struct StringArray {
     /// Never changed after `pointers` was made.
-    _bytes: Box<[u8]>,
+    bytes: Box<[u8]>,
     pointers: Box<[*const c_char]>,
 }
 
-// SAFETY: the pointers lead into `_bytes`, which is owned and never changes.
+// SAFETY: the pointers lead into `bytes`, which is owned and never changes.
 unsafe impl Send for StringArray {}
 // SAFETY: as above.
 unsafe impl Sync for StringArray {}
 
 impl StringArray {
     pub fn new<'a>(items: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let (mut bytes, mut starts) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
         for item in items {
-            starts.push(bytes.len());
             bytes.extend_from_slice(item);
             bytes.push(0);
         }
+        Self::from_bytes(bytes)
+    }
+
+    /// Of strings one after the other, each with its NUL, as [`StringArray::bytes`] gives them.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         let bytes = bytes.into_boxed_slice();
-        let mut pointers: Vec<*const c_char> = starts.iter().map(|start| bytes[*start..].as_ptr().cast()).collect();
-        pointers.push(std::ptr::null());
-        StringArray { _bytes: bytes, pointers: pointers.into_boxed_slice() }
+        let strings = bytes.split_inclusive(|byte| *byte == 0).filter(|string| string.ends_with(&[0]));
+        let pointers = strings.map(|string| string.as_ptr().cast()).chain([std::ptr::null()]).collect();
+        StringArray { bytes, pointers }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     pub fn as_ptr(&self) -> *const *const c_char {

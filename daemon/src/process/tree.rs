@@ -1,8 +1,11 @@
 //! Every process that a command has started, `setsid` and double forks included.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
+use super::keeper::Charge;
 use super::table::{self, Entry};
 use crate::cgroup::Leaf;
 use crate::error::last_errno;
@@ -13,30 +16,31 @@ pub enum Tree {
     /// A cgroup of its own.
     Leaf(Leaf),
     /// A keeper process, to which orphans of the tree come. There may be a leaf that only enforces limits.
-    Kept { keeper: u32, leaf: Option<Leaf> },
+    Kept { charge: Arc<Charge>, leaf: Option<Leaf> },
+    /// It has no members, or none that could be told from others.
+    Nobody { leaf: Option<Leaf> },
 }
 
 impl Tree {
     pub fn leaf(&self) -> Option<&Leaf> {
         match self {
             Tree::Leaf(leaf) => Some(leaf),
-            Tree::Kept { leaf, .. } => leaf.as_ref(),
+            Tree::Kept { leaf, .. } | Tree::Nobody { leaf } => leaf.as_ref(),
         }
     }
 
     pub fn into_leaf(self) -> Option<Leaf> {
         match self {
             Tree::Leaf(leaf) => Some(leaf),
-            Tree::Kept { leaf, .. } => leaf,
+            Tree::Kept { leaf, .. } | Tree::Nobody { leaf } => leaf,
         }
     }
 
     pub fn pids(&self) -> Vec<u32> {
         match self {
             Tree::Leaf(leaf) => leaf.pids(),
-            Tree::Kept { keeper, .. } => {
-                table::descendants(&table::scan(), *keeper).into_iter().map(|entry| entry.pid).collect()
-            }
+            Tree::Kept { charge, .. } => kept_by(charge),
+            Tree::Nobody { .. } => Vec::new(),
         }
     }
 
@@ -52,20 +56,42 @@ impl Tree {
     pub fn kill(&self, company: Company) -> rustix::io::Result<()> {
         match self {
             Tree::Leaf(leaf) => leaf.kill(),
-            Tree::Kept { keeper, .. } => match company {
-                Company::Few => self.signal(Signal::KILL),
-                Company::Crowd => kill_in_a_crowd(*keeper),
-            },
+            Tree::Kept { charge, .. } => kill_kept(charge, company),
+            Tree::Nobody { .. } => Ok(()),
         }
     }
 
     pub fn is_populated(&self) -> bool {
         match self {
             Tree::Leaf(leaf) => leaf.is_populated(),
-            // It ends when it has nobody left to keep.
-            Tree::Kept { keeper, .. } => table::read(*keeper).is_some_and(|entry| entry.state != 'Z'),
+            Tree::Kept { charge, .. } => is_kept(charge),
+            Tree::Nobody { .. } => false,
         }
     }
+}
+
+/// Kill what a keeper keeps, as far as it is seen: see [`Tree::kill`].
+///
+/// # Errors
+/// The first failure.
+pub fn kill_kept(charge: &Charge, company: Company) -> rustix::io::Result<()> {
+    match company {
+        _ if charge.is_over() => Ok(()),
+        Company::Few => kept_by(charge).into_iter().filter_map(pid_of).try_for_each(|pid| kill(pid, Signal::KILL)),
+        Company::Crowd => kill_in_a_crowd(charge.keeper),
+    }
+}
+
+/// Whether anybody of it is left.
+pub fn is_kept(charge: &Charge) -> bool {
+    !charge.is_over() && table::read(charge.keeper).is_some_and(|entry| entry.state != 'Z')
+}
+
+fn kept_by(charge: &Charge) -> Vec<u32> {
+    if charge.is_over() {
+        return Vec::new();
+    }
+    table::descendants(&table::scan(), charge.keeper).into_iter().map(|entry| entry.pid).collect()
 }
 
 /// How many share the sandbox with a tree that is to be killed.

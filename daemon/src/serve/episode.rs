@@ -20,7 +20,7 @@ impl Server {
             // A shell that is being proved has children: they are in its session.
             || self.is_parked(entry.pid)
             || self.is_parked(entry.session)
-            || self.keepers.contains(entry.pid)
+            || self.is_keeper(entry.pid)
     }
 
     /// Everything that could keep the old root busy or leak into the next episode goes; results only by choice.
@@ -29,6 +29,7 @@ impl Server {
         self.arguments.join();
         self.sinks.clear();
         self.forget_shells();
+        self.spawner.dismiss_idle();
         self.spawner.sweep();
         if !keep_results {
             self.drop_results();

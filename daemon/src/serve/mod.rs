@@ -16,6 +16,7 @@ mod transfers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use crate::cgroup::Leaf;
 use crate::commands::{Commands, Number};
 use crate::process::arguments::Arguments;
+use crate::process::keeper::Charge;
 use crate::process::program::Environment;
 use crate::process::reaper::Reaper;
 use crate::process::spawn::Spawner;
@@ -171,8 +173,8 @@ pub(crate) struct Server {
     memory_kills: MemoryKills,
     /// Commands that are dead while their tree is still dying.
     lingering: Vec<Number>,
-    /// Keepers of trees that were killed and have outlived their commands.
-    outlived: Vec<u32>,
+    /// Trees that were killed and have outlived their commands.
+    outlived: Vec<Arc<Charge>>,
     /// What a call without a user runs as, with the environment that it has.
     pub default_user: User,
     pub default_env: Environment,

@@ -16,6 +16,7 @@ use super::{Child, Server, Subject};
 use crate::cgroup::Leaf;
 use crate::commands::{Number, Process};
 use crate::message::{Exec, Kill, Mode};
+use crate::process::child::Plan;
 use crate::process::program::Program;
 use crate::process::reaper::{Death, Ending};
 use crate::process::recipe::{PROVEN, Recipe};
@@ -196,12 +197,10 @@ impl Server {
             false => (null, vec![(their_script.as_fd(), SCRIPT_FD)]),
         };
         let launch = Launch {
-            program: Program::shell(recipe.argv(), &self.default_env),
+            plan: Plan { program: Program::shell(recipe.argv(), &self.default_env), terminal: false, identity },
             stdio: [input, out, err],
             extra: &extra,
             cwd,
-            terminal: false,
-            identity,
             leaf,
         };
         let spawned = self.spawner.spawn(launch).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! Commands while they run: their output, their death, their timeout.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -11,8 +12,8 @@ use crate::cgroup::Leaf;
 use crate::commands::{Handed, Number, Outcome, Pipe, Process, State};
 use crate::error::{Code, Error};
 use crate::message::Kill;
+use crate::process::child::Stage;
 use crate::process::reaper::{Death, Event};
-use crate::process::spawn::Stage;
 use crate::process::tree::{self, Tree};
 use crate::reactor::Interest;
 use crate::sandbox::OnTerminate;
@@ -178,8 +179,8 @@ impl Server {
                 }
                 self.lingering.push(number);
             } else {
-                if let (true, Tree::Kept { keeper, .. }) = (process.is_tree_dying(), &process.tree) {
-                    self.outlived.push(*keeper);
+                if let (true, Tree::Kept { charge, .. }) = (process.is_tree_dying(), &process.tree) {
+                    self.outlived.push(Arc::clone(charge));
                 }
                 self.finish(number);
             }
@@ -190,13 +191,12 @@ impl Server {
     /// A command that was called over in spite of its tree is not done with it: what a cgroup holds is dying already, what
     /// a keeper keeps is killed until the keeper has nobody left.
     fn kill_outlived(&mut self) {
-        for keeper in std::mem::take(&mut self.outlived) {
-            let tree = Tree::Kept { keeper, leaf: None };
-            if self.children.contains_key(&keeper) && tree.is_populated() {
-                if let Err(errno) = tree.kill(self.context.hooks.company()) {
-                    eprintln!("sandlotd: kill what {keeper} keeps: {errno}");
+        for charge in std::mem::take(&mut self.outlived) {
+            if tree::is_kept(&charge) {
+                if let Err(errno) = tree::kill_kept(&charge, self.context.hooks.company()) {
+                    eprintln!("sandlotd: kill what {} keeps: {errno}", charge.keeper);
                 }
-                self.outlived.push(keeper);
+                self.outlived.push(charge);
             }
         }
     }

@@ -331,7 +331,7 @@ impl Server {
         self.end_run(number, ending, false);
         let Some(shell) = self.shells.table.get_mut(&number) else { return };
         let pipes = shell.outputs.each_mut().map(Option::take);
-        let rest = Tree::Kept { keeper: shell.process.pid, leaf: None };
+        let rest = Tree::Nobody { leaf: None };
         if let Some(leaf) = std::mem::replace(&mut shell.process.tree, rest).into_leaf() {
             self.context.leaves.recycle(leaf);
         }

@@ -9,6 +9,7 @@ use crate::init::Identity;
 use crate::limits::{DEFAULT_CAP_BYTES, MAX_CAP_BYTES, MAX_CHUNK_BYTES, MAX_PATH_BYTES, MAX_SCRIPT_BYTES};
 use crate::message::{Exec, Mode, Reply};
 use crate::output::Store;
+use crate::process::child::Plan;
 use crate::process::input::Input;
 use crate::process::program::{Environment, Program};
 use crate::process::script;
@@ -105,12 +106,10 @@ impl Server {
         let leaf = self.context.leaves.take();
         let extra: Vec<_> = script_file.iter().map(|file| (file.as_fd(), SCRIPT_FD)).collect();
         let launch = Launch {
-            program,
+            plan: Plan { program, terminal: wiring.terminal.is_some(), identity },
             stdio: theirs.each_ref().map(AsFd::as_fd),
             extra: &extra,
             cwd,
-            terminal: wiring.terminal.is_some(),
-            identity,
             leaf: leaf.as_ref(),
         };
         match self.spawner.spawn(launch) {

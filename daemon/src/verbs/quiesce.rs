@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Code, Error, Result};
 use crate::message::{Processes, Quiesce, QuiesceHow, Reply};
 use crate::process::reaper::{Passing, Reaper};
-use crate::serve::Server;
+use crate::serve::{Child, Server};
 
 impl Server {
     pub(super) fn quiesce(&mut self, link: u64, id: u32, request: &Quiesce) -> Result<()> {
@@ -46,7 +46,10 @@ impl Server {
         loop {
             match Reaper::death_within(STEP) {
                 Passing::Died(death) => {
-                    *killed += 1;
+                    // Nobody has lost what is the daemon's own.
+                    let own =
+                        matches!(self.children.get(&death.pid), Some(Child::Keeper | Child::Waiting | Child::Proof(_)));
+                    *killed += u32::from(!own);
                     self.child_died(&death);
                 }
                 passing => return passing,

@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::limits::MAX_SCRIPT_BYTES;
 use crate::message::{Kill, Mode, Reply, ShellClose, ShellOpen, ShellOpened, ShellRun};
 use crate::output::Store;
+use crate::process::child::Plan;
 use crate::process::driver::Numbers;
 use crate::process::program::{Environment, Program, candidates};
 use crate::process::spawn::{Launch, pipe};
@@ -53,7 +54,11 @@ impl Server {
         let leaf = self.context.leaves.take();
         let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or(&program).to_vec();
         let launch = Launch {
-            program: Program::at_path(&program, &[&name, b"-c", &numbers.text()], &env),
+            plan: Plan {
+                program: Program::at_path(&program, &[&name, b"-c", &numbers.text()], &env),
+                terminal: false,
+                identity,
+            },
             stdio: theirs.each_ref().map(AsFd::as_fd),
             extra: &[
                 (their_control.script.as_fd(), numbers.script()),
@@ -61,8 +66,6 @@ impl Server {
                 (their_control.status.as_fd(), numbers.status()),
             ],
             cwd: cwd.as_fd(),
-            terminal: false,
-            identity,
             leaf: leaf.as_ref(),
         };
         let spawned = match self.spawner.spawn(launch) {

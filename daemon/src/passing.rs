@@ -1,0 +1,46 @@
+//! Descriptors that go over a local socket with the bytes of a message.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// Descriptors in one message; the kernel's own limit is 253.
+pub const BATCH: usize = 128;
+
+/// Send `bytes` with at most [`BATCH`] descriptors, without waiting. Returns how many bytes went; all descriptors go with
+/// the first.
+///
+/// # Errors
+/// As `sendmsg(2)`.
+pub fn send(socket: impl AsFd, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !batch.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(batch));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
+}
+
+/// Wait for bytes, and append the descriptors that come with them. No bytes: the peer has closed.
+///
+/// # Errors
+/// As `recvmsg(2)`.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            descriptors.extend(received);
+        }
+    }
+    Ok(message.bytes)
+}
