@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -54,6 +55,7 @@ def kubernetes(
     registry: str | None = None,
     events: EventLog | None = None,
     progress: PublishingProgress | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Provider:
     """A provider of sandboxes that are pods of a cluster. Use it as `async with sandlot.kubernetes() as provider`.
 
@@ -70,6 +72,8 @@ def kubernetes(
             the cluster advertises (ConfigMap kube-public/local-registry-hosting), if any.
         events: where the provider writes what happens; None: a log in memory.
         progress: called with each step while an image is being published.
+        notice: called with what a sandbox or a publication waits for while it may still succeed, perhaps for each of
+            thousands of pods; None: it goes to the log `sandlot`.
 
     Raises:
         Unsupported, Denied: on entering, when there are no credentials or rights, or the extra `kubernetes` is not installed.
@@ -78,10 +82,13 @@ def kubernetes(
     from sandlot.backends.kubernetes import ClusterOptions, KubernetesBackend
     from sandlot.backends.kubernetes.credentials import credentials
     from sandlot.backends.kubernetes.images import PublishedImages
+    from sandlot.backends.kubernetes.noticing import log_notice
     from sandlot.backends.kubernetes.preflight.remembering import Memory
     from sandlot.backends.local.runtime import cache_dir
 
-    images = PublishedImages(registry, cache_dir(), progress)
+    told = notice or log_notice
+    images = PublishedImages(registry, cache_dir(), progress, notice=told)
     memory = Memory(cache_dir() / "clusters")
-    backend = KubernetesBackend(credentials(kubeconfig, context), images, options or ClusterOptions(), memory=memory)
+    load, wanted = credentials(kubeconfig, context), options or ClusterOptions()
+    backend = KubernetesBackend(load, images, wanted, memory=memory, notice=told)
     return Provider(backend, settings or cluster_settings(), events=events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from sandlot.errors import SandlotError, Throttled
@@ -21,6 +22,8 @@ class Settings:
     """From hello to the end of the first command; image work and queueing are never charged to it."""
     attempts: int = 3
     """Creates tried for one sandbox. Only infrastructure failures are tried again, and only before it was usable."""
+    retry_within_s: float = math.inf
+    """A failure that comes later than this after the create call is not followed by another attempt."""
     patience_s: float = 600.0
     """How long "come back later" is obeyed: being throttled is no failed attempt, the gate makes it wait its turn."""
     first_pause_s: float = 0.2
@@ -50,6 +53,6 @@ class Tries:
         if isinstance(error, Throttled):
             return 0.0 if now - self.began_s < self.settings.patience_s else None
         self.failed += 1
-        if self.failed >= self.settings.attempts:
+        if self.failed >= self.settings.attempts or now - self.began_s >= self.settings.retry_within_s:
             return None
         return min(self.settings.longest_pause_s, self.settings.first_pause_s * 2.0 ** (self.failed - 1))

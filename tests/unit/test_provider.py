@@ -206,6 +206,16 @@ async def test_attempts_are_bounded() -> None:
     assert provider.statistics().failures == {"capacity": 3}
 
 
+@pytest.mark.parametrize(("within_s", "attempts"), [(0.0, 1), (600.0, 3)])
+async def test_a_failure_that_comes_late_is_the_last(within_s: float, attempts: int) -> None:
+    """Whoever waits for one sandbox has waited long enough by then."""
+    script = Script().always("create.before", Capacity("full"))
+    async with providing(FakeBackend(interfere=script), attempts=3, retry_within_s=within_s) as provider:
+        with pytest.raises(Capacity):
+            await provider.create(SPEC)
+    assert script.reached["create.before"] == attempts
+
+
 async def test_what_can_never_work_is_not_tried_again() -> None:
     """The caller's fault is told at once."""
     script = Script().always("create.before", ImageNotFound("nothing at nowhere"))

@@ -12,6 +12,7 @@ from sandlot.backends.kubernetes.preflight import Facts, Finding, Tried, choose_
 from sandlot.backends.kubernetes.preflight.remembering import Memory
 from sandlot.backends.local.runtime import cache_dir
 from sandlot.cli.kubernetes import Connect, Delivery, Where
+from sandlot.cli.notices import show_notices
 from sandlot.cli.output import print_json, print_table, say
 from sandlot.cli.publishing import show_publishing
 from sandlot.cli.running import run
@@ -50,7 +51,7 @@ async def _look(where: Where, *, probe: bool) -> Facts:
         facts = await gather(api, namespace, tried=memory.recall(server, namespace))
         daemon = where.daemon_image
         if probe and daemon is None and where.delivery != "hostpath":
-            images = PublishedImages(where.registry, cache_dir(), show_publishing())
+            images = PublishedImages(where.registry, cache_dir(), show_publishing(), notice=show_notices())
             await images.start(api)
             try:
                 daemon = await images.daemon()

@@ -57,7 +57,7 @@ def command(
     what: str | list[str] = list(argv) if script is None else script
     work = _collect if as_json else _stream
     with own_failures():
-        result = run(work(where.provider(), spec, what, timeout, with_stdin))
+        result = run(work(where.provider(where.of_one()), spec, what, timeout, with_stdin))
     if as_json:
         print_json(_described(result))
     elif result.timed_out:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from sandlot.cli.kubernetes import Where, look_options
+from sandlot.cli.notices import show_notices
 from sandlot.cli.output import json_option, print_json, say
 from sandlot.cli.publishing import show_publishing
 from sandlot.cli.running import run
@@ -101,7 +102,7 @@ async def _publish_daemon(where: Where) -> str:
 
     if not where.kubernetes:
         raise BadRequest("say where to push to, or -k for the registry that the cluster advertises")
-    images = PublishedImages(None, cache_dir(), show_publishing())
+    images = PublishedImages(None, cache_dir(), show_publishing(), notice=show_notices())
     async with where.api() as (api, _namespace):
         await images.start(api)
         try:
@@ -117,8 +118,11 @@ async def _push(target: str, image: str | None, layers: tuple[str, ...], as_json
     from sandlot.daemon_binary import find_daemon
 
     place = parse_target(target)
-    progress = show_publishing()
-    async with Publisher(place.repository, cache_dir(), progress=progress) as publisher, Registry(place.repository) as registry:
+    notice = show_notices()
+    async with (
+        Publisher(place.repository, cache_dir(), progress=show_publishing(), notice=notice) as publisher,
+        Registry(place.repository, notice=notice) as registry,
+    ):
         if image is None:
             digest = await publisher.push_daemon(registry, place.tag, find_daemon())
         else:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from sandlot.cli.notices import show_notices
 from sandlot.cli.unpacking import show_unpacking
 from sandlot.errors import BadRequest
 from sandlot.events import EventLog
 from sandlot.opening import kubernetes, local
-from sandlot.policy import Settings
+from sandlot.policy import Settings, cluster_settings
 from sandlot.provider import Provider
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 Connect = Literal["auto", "dial-out", "dial-in", "exec-bridge"]
 Delivery = Literal["auto", "image", "init", "hostpath"]
+
+RETRY_WITHIN_S: Final = 30.0  # `exec` and `shell`: what fails later has been tried for long enough by node or scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,12 @@ class Where:
             registry=self.registry,
             events=events,
             progress=show_publishing(),
+            notice=show_notices(),
         )
+
+    def of_one(self) -> Settings:
+        """Where somebody waits for one sandbox: a create that took long and failed is theirs to repeat."""
+        return replace(cluster_settings() if self.kubernetes else Settings(), retry_within_s=RETRY_WITHIN_S)
 
     def options(self) -> ClusterOptions:
         """How the cluster shall be used."""

@@ -48,7 +48,7 @@ def command(where: Where, spec: Spec, lease_s: float | None, name: str | None, a
     if name is not None and lease_s is None:
         raise BadRequest("--name belongs to --leased")
     with own_failures():
-        provider = where.provider()
+        provider = where.provider(where.of_one())
         return run(_attached(provider, attach, lease_s) if attach else _fresh(provider, spec, name, lease_s))
 
 

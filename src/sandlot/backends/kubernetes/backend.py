@@ -22,6 +22,7 @@ from sandlot.backends.kubernetes.leased import LeasedLinks
 from sandlot.backends.kubernetes.leases import ClientLease, SandboxLeases, collection, left_s
 from sandlot.backends.kubernetes.linking import Links, OpenLinks, drop, open_links
 from sandlot.backends.kubernetes.listing import info, list_pods, pods_path
+from sandlot.backends.kubernetes.noticing import Notice, log_notice
 from sandlot.backends.kubernetes.objects import Lease, LeaseList, Pod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pods import PodRequest, manifest
@@ -71,11 +72,12 @@ class KubernetesBackend:
         *,
         opens: OpenLinks = open_links,
         memory: Memory | None = None,
+        notice: Notice = log_notice,
     ) -> None:
         self.client: Final = secrets.token_hex(4)
         """This client's id: its pods and its Lease bear it."""
         self.options: Final = options
-        self._load, self._images, self._opens, self._memory = load, images, opens, memory
+        self._load, self._images, self._opens, self._memory, self._notice = load, images, opens, memory, notice
         self._state: _Running | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class KubernetesBackend:
             asyncio.create_task(_keep_lease(lease, roster), name="renew the client's lease"),
             asyncio.create_task(reaper.run(), name="look for dead clients"),
         )
-        start = Start(api, roster.schedulers, Events(api, namespace), options, links)
+        start = Start(api, roster.schedulers, Events(api, namespace), options, links, self._notice)
         leases = SandboxLeases(api, namespace, self.client)
         leased = LeasedLinks(api, namespace)
         return _Running(api, namespace, lease, leases, roster, start, links, leased, options, Suspects(), tasks, os.getpid())

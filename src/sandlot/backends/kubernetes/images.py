@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiNotFound
+from sandlot.backends.kubernetes.noticing import Notice, log_notice
 from sandlot.backends.kubernetes.publishing import Publisher
 from sandlot.backends.kubernetes.publishing.advertised import advertised_registry
 from sandlot.backends.kubernetes.publishing.publisher import Progress, is_published
@@ -35,10 +36,12 @@ class Images(Protocol):
 class PublishedImages:
     """References to registries as they stand; images of this machine by way of a registry, into which they are pushed once."""
 
-    def __init__(self, registry: str | None, cache: Path, progress: Progress | None = None) -> None:
+    def __init__(
+        self, registry: str | None, cache: Path, progress: Progress | None = None, *, notice: Notice = log_notice
+    ) -> None:
         """`registry`: `HOST[:PORT][/PATH]`; None: the one that the cluster advertises, if any."""
         self._named = None if registry is None else parse_repository(registry)
-        self._cache, self._progress = cache, progress
+        self._cache, self._progress, self._notice = cache, progress, notice
         self._publisher: Publisher | None = None
         self._unread: ApiDenied | None = None
 
@@ -53,7 +56,7 @@ class PublishedImages:
             except ApiDenied as denied:
                 self._unread = denied
         if place is not None:
-            publisher = Publisher(place[0], self._cache, pulled_from=place[1], progress=self._progress)
+            publisher = Publisher(place[0], self._cache, pulled_from=place[1], progress=self._progress, notice=self._notice)
             self._publisher = await publisher.__aenter__()
 
     async def daemon(self) -> str:

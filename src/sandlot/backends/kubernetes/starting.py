@@ -14,6 +14,7 @@ from sandlot.backends.kubernetes.asking import Events
 from sandlot.backends.kubernetes.deleting import get_pod
 from sandlot.backends.kubernetes.linking import Links, drop
 from sandlot.backends.kubernetes.nodes import has_node
+from sandlot.backends.kubernetes.noticing import Notice, log_notice
 from sandlot.backends.kubernetes.objects import EventSeen, SeenPod
 from sandlot.backends.kubernetes.options import ClusterOptions
 from sandlot.backends.kubernetes.pulls import pulled_s
@@ -39,6 +40,7 @@ class Start:
     told: Events
     options: ClusterOptions
     links: Links
+    notice: Notice = log_notice
 
     async def first_link(self, pod: Tracked) -> Connection:
         """The link to a pod that was just accepted.
@@ -92,13 +94,17 @@ class Start:
             return None
         if pod.node and await has_node(self.api, pod.node) is False:
             return no_such_node(pod.node)
-        waited_s = asyncio.get_running_loop().time() - pod.seen_s
         if pod.node:
-            found = not_taken(pod.node, waited_s) if waited_s >= START_PATIENCE_S else None
+            silent_s, most_s = asyncio.get_running_loop().time() - pod.seen_s, START_PATIENCE_S
+            found = not_taken(pod.node, silent_s)
         else:
             scheduler, silent_s = pod.pod.spec.scheduler_name, self._silent_s(pod.pod, pod.seen_s)
-            found = not_scheduled(scheduler, silent_s) if silent_s >= self._silence_s(scheduler) else None
-        return found if found is not None and await self._still_unnoticed(pod.name) else None
+            found, most_s = not_scheduled(scheduler, silent_s), self._silence_s(scheduler)
+        if silent_s >= most_s:
+            return found if await self._still_unnoticed(pod.name) else None
+        if silent_s >= EVENTS_S / 2:
+            self.notice(f"{pod.name}: {found.message}; given up after {most_s:.0f} s")
+        return None
 
     def _silent_s(self, pod: SeenPod, came_s: float) -> float:
         now, longest_s = asyncio.get_running_loop().time(), self.options.scheduler_silence_s
@@ -175,8 +181,11 @@ class _Failing:
             return
         found = self._start.judge(self._pod, self._events)
         if found is not None:
+            patience_s = self._start.patience_s(found.patience)
+            if patience_s and found.patience not in self._since_s:
+                self._start.notice(f"{self._pod.name}: {found.error.message}; given up after {patience_s:.0f} s")
             since_s = self._since_s.setdefault(found.patience, self._loop.time())
-            self._decide_at(since_s + self._start.patience_s(found.patience), found)
+            self._decide_at(since_s + patience_s, found)
         elif self._pod.node:
             self._since_s.pop("schedule", None)
 

@@ -229,7 +229,8 @@ def _pull_failed(message: str, image: str, daemon_image: str | None) -> Trouble:
     if NOT_ALLOWED.search(cause):
         secrets = "registries say so of private and of missing images: check the reference and PodOptions.pull_secrets"
         return Trouble(ImageNotFound(f"the registry refused the image: {said}", hint=secrets))
-    return Trouble(NotReady(f"its image could not be pulled: {said}", hint="the registry or the way to it failed"), "pull")
+    hint = "the registry or the way to it failed: is its name right, does it run, and do the nodes reach it?"
+    return Trouble(NotReady(f"its image could not be pulled: {said}", hint=hint), "pull")
 
 
 def _without_names(message: str, *names: str | None) -> str:

@@ -83,7 +83,7 @@ class Round:
 async def run(burst: Burst, progress: Callable[[str], None]) -> list[Round]:
     """All rounds: floor, ours, floor, ours, ..., each in a namespace of its own."""
     found = []
-    images = await published(burst.image, burst.nodes)
+    images = await published(burst.image, burst.nodes, progress)
     async with session(4) as opened:
         for number in range(burst.rounds):
             for kind in TURNS:

@@ -76,7 +76,7 @@ class Times:
 
 async def measure(commands: Commands, progress: Callable[[str], None]) -> Table:
     """One sandbox a way and one on this machine, asked in turn, block by block."""
-    images = await published(commands.image, "real")
+    images = await published(commands.image, "real", progress)
     async with session(4) as opened, namespace(opened, name := f"sandlot-bench-{time.time_ns():x}"):
         async with AsyncExitStack() as stack:
             runs = {LOCAL: await stack.enter_async_context(_local(commands.image))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sandlot.backends.kubernetes.api import Api
 from sandlot.backends.kubernetes.credentials import credentials
 from sandlot.backends.kubernetes.images import PublishedImages
+from sandlot.backends.kubernetes.noticing import Notice
 from sandlot.backends.local.runtime import cache_dir
 from sandlot.bench.kubernetes.plans import Nodes
 from sandlot.spec import Spec
@@ -23,7 +24,7 @@ class Pulled:
     daemon: str
 
 
-async def published(image: str, nodes: Nodes) -> Pulled:
+async def published(image: str, nodes: Nodes, notice: Notice) -> Pulled:
     """The task's image and the daemon's, as nodes know them.
 
     Raises:
@@ -32,7 +33,7 @@ async def published(image: str, nodes: Nodes) -> Pulled:
     if nodes == "fake":
         return Pulled(image, UNPULLED)
     async with await Api.open(credentials()) as api:
-        images = PublishedImages(None, cache_dir())
+        images = PublishedImages(None, cache_dir(), notice=notice)
         await images.start(api)
         try:
             return Pulled(await images.reference(Spec(image=image)), await images.daemon())

@@ -71,7 +71,7 @@ async def measure(rollouts: Rollouts, progress: Callable[[str], None]) -> Table:
     """Leases one at a time of pods that wait for them; then rollouts without a pause, of one image for all, and of an
     environment of its own for every `EACH` of them, which no other can use: there a reset is on the way of who comes next.
     """
-    images = await published(rollouts.image, "real")
+    images = await published(rollouts.image, "real", progress)
     one = pods.spec(images.task, "real")
     cases = {
         "one image": [one] * rollouts.count,
@@ -82,7 +82,7 @@ async def measure(rollouts: Rollouts, progress: Callable[[str], None]) -> Table:
     name = f"sandlot-bench-{secrets.token_hex(4)}"
     async with session(4) as opened, namespace(opened, name):
         options = ClusterOptions(namespace=name, connect=rollouts.connect, daemon_image=images.daemon)
-        async with sandlot.kubernetes(options=options) as provider:
+        async with sandlot.kubernetes(options=options, notice=progress) as provider:
             progress(f"leases of {rollouts.concurrency} pods that wait")
             found.append(await _one_at_a_time(provider, one, kept, rollouts))
             for case, specs in cases.items():

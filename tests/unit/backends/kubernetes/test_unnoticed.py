@@ -142,12 +142,14 @@ async def test_node_that_takes_nothing_up_is_infrastructure(may_ask: bool) -> No
 
 
 @looptime
-async def test_scheduler_that_nobody_knows_is_named() -> None:
-    """Within the time that a scheduler has to find no place."""
+async def test_scheduler_that_nobody_knows_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Within the time that a scheduler has to find no place; before that it is told what is waited for."""
+    caplog.set_level("INFO", "sandlot")
     async with world() as w:
         error, seconds = await failure(w, replace(SPEC, pod=PodOptions(scheduler="not-here")))
         assert isinstance(error, errors.NotReady)
         assert "'not-here'" in error.message
+        assert any("'not-here'" in text and "given up after 15 s" in text for text in caplog.messages)
         assert OPTIONS.unschedulable_s <= seconds < OPTIONS.unschedulable_s + 10
 
 
@@ -191,8 +193,9 @@ async def test_watch_that_lags_is_not_taken_for_silence() -> None:
 
 
 @looptime
-async def test_gates_hold_a_pod_back_no_longer_than_a_missing_place() -> None:
-    """And one whose gates go in time starts."""
+async def test_gates_hold_a_pod_back_no_longer_than_a_missing_place(caplog: pytest.LogCaptureFixture) -> None:
+    """And one whose gates go in time starts. What is waited for is told at once, and once."""
+    caplog.set_level("INFO", "sandlot")
     async with world() as w:
         w.runs = False
         creating = asyncio.create_task(w.backend.create("box", naming(schedulingGates=[{"name": "q"}]), Grant()))
@@ -202,6 +205,7 @@ async def test_gates_hold_a_pod_back_no_longer_than_a_missing_place() -> None:
         with pytest.raises(errors.Capacity, match="gates hold it back: q"):
             await creating
         assert asyncio.get_running_loop().time() - began_s <= OPTIONS.unschedulable_s + 1
+        assert sum("hold it back" in text for text in caplog.messages) == 1
         await w.backend.delete("box")
         creating = asyncio.create_task(w.backend.create("box", naming(schedulingGates=[{"name": "q"}]), Grant()))
         await until(lambda: "box" in w.cluster.pods)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, TypeVar
 
+from sandlot.backends.kubernetes.noticing import Notice, log_notice
 from sandlot.backends.kubernetes.publishing.daemon import RUN, daemon_layer, daemon_state
 from sandlot.backends.kubernetes.publishing.images import Composed, Document, as_stored, compose
 from sandlot.backends.kubernetes.publishing.packing import Layer, Packer
@@ -78,17 +79,19 @@ class Publisher:
         pulled_from: str | None = None,
         progress: Progress | None = None,
         packer: Packer | None = None,
+        notice: Notice = log_notice,
     ) -> None:
         """Args:
         registry: where to push; images come below its path, or below `sandlot` when it has none.
         cache: where packed directories lie for a moment, and what is known of them for good.
         pulled_from: `host[:port]` by which nodes know the same registry; None: the same.
+        notice: told of requests that failed and are tried again.
         """
         base = registry if registry.path else registry.below("sandlot")
         self._repositories = {name: base.below(name) for name in ("tasks", "daemon")}
         self._pulled_from = pulled_from or registry.host
         self._packer = packer or Packer(cache / "published")
-        self._progress = progress or _nobody
+        self._progress, self._notice = progress or _nobody, notice
         self._stack = AsyncExitStack()
         self._registries: dict[str, Registry] = {}
         self._work: dict[Hashable, asyncio.Task[Any]] = {}
@@ -96,7 +99,7 @@ class Publisher:
 
     async def __aenter__(self) -> Publisher:
         for name, repository in self._repositories.items():
-            self._registries[name] = await self._stack.enter_async_context(Registry(repository))
+            self._registries[name] = await self._stack.enter_async_context(Registry(repository, notice=self._notice))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

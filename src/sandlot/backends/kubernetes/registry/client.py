@@ -6,6 +6,7 @@ A push that fails half-way is simply done again: a HEAD a blob finds what has ar
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from sandlot.backends.kubernetes.noticing import Notice, log_notice
 from sandlot.backends.kubernetes.registry.credentials import Credentials, find_credentials
 from sandlot.backends.kubernetes.registry.names import Repository
 from sandlot.errors import BadRequest, Denied, ImageInvalid, Infrastructure, RegistryFault, SandlotError, Throttled
@@ -26,7 +28,9 @@ CONNECTIONS: Final = 8  # blobs under way at once; registries throttle beyond a 
 TRIES: Final = 4
 FIRST_PAUSE_S: Final = 0.5  # before the second try; doubled each time
 _LONGEST_PAUSE_S: Final = 30.0
-_CONNECT_S: Final = 10.0
+PATIENCE_S: Final = 45.0  # what has failed for so long is not tried again, unless a blob is on its way
+_CONNECT_S: Final = 5.0  # a lost SYN is sent again after 1 s and 3 s
+_ANSWER_S: Final = 30.0  # to what carries no blob
 _SILENCE_S: Final = 300.0  # a registry on object storage may verify a large blob for minutes before it answers
 _CHUNK_BYTES: Final = 1_048_576
 _MAX_ANSWER_BYTES: Final = 65_536
@@ -52,7 +56,7 @@ class Registry:
 
     Every method raises:
         Denied: the registry wants credentials that are not there, or refuses those that are.
-        RegistryFault, Throttled: it cannot be reached or fails, after `TRIES` tries; pushing again is safe.
+        RegistryFault, Throttled: it cannot be reached or fails, after `TRIES` tries or `PATIENCE_S`; pushing again is safe.
         BadRequest: it says that what is asked makes no sense.
     """
 
@@ -62,8 +66,11 @@ class Registry:
         credentials: Callable[[str], Credentials | None] = find_credentials,
         *,
         first_pause_s: float = FIRST_PAUSE_S,
+        notice: Notice = log_notice,
     ) -> None:
+        """`notice` is told of each failure that is followed by another try."""
         self.repository: Final = repository
+        self._notice = notice
         self._find_credentials = credentials
         self._first_pause_s = first_pause_s
         self._session: aiohttp.ClientSession | None = None
@@ -71,7 +78,7 @@ class Registry:
         self._logging_in = asyncio.Lock()
 
     async def __aenter__(self) -> Registry:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_ANSWER_S)
         # Proxies of the environment are for what lies outside; a loopback address never does.
         self._session = aiohttp.ClientSession(
             timeout=timeout,
@@ -103,7 +110,7 @@ class Registry:
         Raises:
             ImageInvalid: its bytes are not those that its digest promises.
         """
-        return await self._persist(lambda: self._push_blob(blob, sent or _nobody))
+        return await self._persist(lambda: self._push_blob(blob, sent or _nobody), patience_s=math.inf)
 
     async def push_manifest(self, reference: str, media_type: str, raw: bytes) -> None:
         """Store a manifest under a tag or its digest; every blob it names must have been pushed."""
@@ -135,7 +142,7 @@ class Registry:
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
         reading = _Reading(blob, sent)
         try:
-            async with self._request("PUT", place, headers=headers, body=reading.pieces) as answer:
+            async with self._request("PUT", place, headers=headers, body=reading.pieces, silence_s=_SILENCE_S) as answer:
                 await _require(answer, 201, what=what)
         except aiohttp.ClientError:
             reading.check()
@@ -159,19 +166,26 @@ class Registry:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, url: URL, *, headers: Mapping[str, str] | None = None, body: Callable[[], object] | None = None
+        self,
+        method: str,
+        url: URL,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Callable[[], object] | None = None,
+        silence_s: float = _ANSWER_S,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One request; asked for credentials it finds them and asks once more."""
         assert self._session is not None, "use it as `async with`"
         session = self._session
         # An upload may go to a storage service of somebody else, which our credentials are none of.
         ours = url.origin() == URL(self.repository.origin).origin()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
         for again in (False, True):
             used = self._authorization if ours else None
             sent = dict(headers or {}) | ({"Authorization": used} if used else {})
             data = None if body is None else body()
             async with session.request(
-                method, url, headers=sent, data=data, allow_redirects=method in ("GET", "HEAD")
+                method, url, headers=sent, data=data, allow_redirects=method in ("GET", "HEAD"), timeout=timeout
             ) as answer:
                 if answer.status != 401 or again or not ours:
                     yield answer
@@ -228,16 +242,18 @@ class Registry:
             raise RegistryFault(f"the token for {host} cannot be read: {error}") from error
         return f"Bearer {token.token or token.access_token}"
 
-    async def _persist(self, once: Callable[[], Awaitable[_T]]) -> _T:
+    async def _persist(self, once: Callable[[], Awaitable[_T]], *, patience_s: float = PATIENCE_S) -> _T:
         """Try again what may succeed later, with growing pauses or as long as the registry says."""
-        pause_s = self._first_pause_s
+        pause_s, clock = self._first_pause_s, asyncio.get_running_loop().time
+        give_up_s = clock() + patience_s
         for tries_left in range(TRIES - 1, -1, -1):
             try:
                 return await once()
             except (aiohttp.ClientError, TimeoutError, ConnectionError, Infrastructure) as error:
                 failed = self._told(error)
-                if not tries_left:
+                if not tries_left or clock() >= give_up_s:
                     raise failed from error
+                self._notice(f"{failed.message}; try {TRIES - tries_left + 1} of {TRIES} follows")
                 asked_s = failed.retry_after_s if isinstance(failed, Throttled) else None
             await asyncio.sleep(min(asked_s if asked_s is not None else pause_s, _LONGEST_PAUSE_S))
             pause_s *= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ class ScriptedRegistry:
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, bytes] = field(default_factory=dict)
     failures: list[Answer | str] = field(default_factory=list)
-    """Answers to the next requests, in order; `"hang up"` breaks the connection."""
+    """Answers to the next requests, in order; `"hang up"` breaks the connection, `"silence"` never answers."""
     calls: Counter[str] = field(default_factory=Counter)
     """By method and kind of path."""
     realm: str = ""
@@ -53,6 +54,8 @@ class ScriptedRegistry:
         self.calls[f"{request.method} {kind}"] += 1
         if self.failures:
             failure = self.failures.pop(0)
+            if failure == "silence":
+                await asyncio.sleep(86_400)
             if isinstance(failure, str):
                 assert request.transport is not None
                 request.transport.abort()

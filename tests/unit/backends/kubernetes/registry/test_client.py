@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandlot.backends.kubernetes.registry import Blob, Registry, parse_repository
-from sandlot.backends.kubernetes.registry.client import TRIES
+from sandlot.backends.kubernetes.registry.client import PATIENCE_S, TRIES
 from sandlot.backends.kubernetes.registry.credentials import Credentials
 from sandlot.errors import BadRequest, Denied, ImageInvalid, RegistryFault, Throttled
 from tests.unit.backends.kubernetes.registry.scripted import Answer, ScriptedRegistry, serve
@@ -83,11 +84,29 @@ async def test_throttling_that_stays_says_how_long(registry: Registry, scripted:
 
 
 async def test_nobody_there_is_infrastructure() -> None:
-    """With what to look at."""
-    async with Registry(parse_repository("127.0.0.1:9/a"), nothing_stored, first_pause_s=0.0) as registry:
+    """With what to look at; whoever waits is told of each try meanwhile."""
+    told: list[str] = []
+    repository = parse_repository("127.0.0.1:9/a")
+    async with Registry(repository, nothing_stored, first_pause_s=0.0, notice=told.append) as registry:
         with pytest.raises(RegistryFault, match="cannot be reached") as caught:
             await registry.check()
     assert "--registry" in caught.value.hint
+    assert [text.partition("; ")[2] for text in told] == [f"try {n} of {TRIES} follows" for n in range(2, TRIES + 1)]
+
+
+@pytest.mark.looptime(noop_cycles=300)  # both ends of real sockets are here: bytes may be on their way
+async def test_a_registry_that_never_answers_is_given_up() -> None:
+    """Within a minute or so: it took the connection, which is no sign that it lives."""
+    scripted, told = ScriptedRegistry(failures=["silence"] * TRIES), list[str]()
+    server = await serve(scripted)
+    repository, clock = parse_repository(f"127.0.0.1:{server.port}/a"), asyncio.get_running_loop().time
+    async with Registry(repository, nothing_stored, notice=told.append) as registry:
+        began_s = clock()
+        with pytest.raises(RegistryFault, match="cannot be reached"):
+            await registry.has_manifest("x")
+        assert PATIENCE_S <= clock() - began_s < 2 * PATIENCE_S
+    assert 0 < len(told) < TRIES - 1
+    await server.close()
 
 
 async def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry, scripted: ScriptedRegistry) -> None:
