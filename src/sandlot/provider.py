@@ -130,6 +130,8 @@ class Provider:
         known = {record.name for record in (*self._journal.ledger, *kept)}
         try:
             infos = await self.backend.list()
+        except Closed:
+            return  # it has been done: the backend was being closed when this was interrupted
         except (SandlotError, OSError) as error:
             self.events.append("sweep.failed", data={"message": str(error)})
             return

@@ -96,4 +96,7 @@ class Backend(Protocol):
         """Sandboxes that end by themselves, as it happens, until closed."""
 
     async def aclose(self) -> None:
-        """Delete every attached sandbox and stop what `start` brought up. Idempotent."""
+        """Delete every attached sandbox and stop what `start` brought up. Idempotent.
+
+        An event loop that ends cancels it once: called again, it goes on and leaves nothing open.
+        """

@@ -128,7 +128,7 @@ class Connection:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
         if wire is not None:
-            await wire.closed
+            await asyncio.wait([wire.closed])  # awaited by itself it would be cancelled with the caller
 
     def fail(self, error: SandlotError) -> None:
         """End every call, now and later, with `error`, and close the socket. The first error counts."""

@@ -456,6 +456,19 @@ async def test_closing_says_bye_and_ends_live_calls(daemon: ScriptedDaemon) -> N
     await daemon.wait_closed()
 
 
+async def test_closing_that_is_cancelled_closes_all_the_same(daemon: ScriptedDaemon) -> None:
+    """Closing again waits for the same end."""
+    connection = await daemon.connect()
+    closing = asyncio.create_task(connection.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    await connection.aclose()
+    assert connection.wire is None or connection.wire.closed.done()
+    await daemon.wait_closed()
+
+
 async def test_closing_does_not_wait_for_a_daemon_that_does_not_read(daemon: ScriptedDaemon) -> None:
     """Unsent bytes are dropped."""
     connection = await daemon.connect()

@@ -13,7 +13,7 @@ from typing import Final
 from sandlot.backends.base import Gone, Grant, Opened, Part, SandboxInfo
 from sandlot.backends.kubernetes import naming
 from sandlot.backends.kubernetes.api import Api
-from sandlot.backends.kubernetes.api_errors import ApiError, ApiExists
+from sandlot.backends.kubernetes.api_errors import ApiExists
 from sandlot.backends.kubernetes.asking import Events
 from sandlot.backends.kubernetes.credentials import Load
 from sandlot.backends.kubernetes.deleting import delete_all, delete_pod, get_pod, wait_absent
@@ -59,6 +59,17 @@ class _Running:
     pid: int
 
 
+@dataclass(slots=True)
+class _Ending:
+    """A close that has begun, and how far it has come."""
+
+    state: _Running
+    asked: bool = False
+    """Whether the API server has had its chance to delete what there was."""
+    failure: CleanupFailed | None = None
+    """What came of that."""
+
+
 class KubernetesBackend:
     """Sandboxes as pods. Made by `sandlot.kubernetes()`; see there for the arguments."""
 
@@ -79,6 +90,7 @@ class KubernetesBackend:
         self.options: Final = options
         self._load, self._images, self._opens, self._memory, self._notice = load, images, opens, memory, notice
         self._state: _Running | None = None
+        self._ending: _Ending | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -128,31 +140,41 @@ class KubernetesBackend:
     async def aclose(self) -> None:
         """Delete every attached sandbox of this client, then its Lease; leased sandboxes live on. Idempotent.
 
+        Cancelled, it goes on from there when it is called again.
+
         Raises:
             CleanupFailed: the API server did not let it; others delete the sandboxes when the Lease has run out.
         """
-        state, self._state = self._state, None
-        if state is None or state.pid != os.getpid():
+        if self._state is not None:
+            self._ending, self._state = _Ending(self._state), None
+        ending = self._ending
+        if ending is None or ending.state.pid != os.getpid():
             return
-        state.roster.close()
+        ending.state.roster.close()
+        if not ending.asked:
+            ending.failure = await self._delete_own(ending.state)
+            ending.asked = True
+        await _stop(ending.state)
+        await self._images.aclose()
+        await ending.state.api.aclose()
+        self._ending = None
+        if ending.failure is not None:
+            raise ending.failure
+
+    async def _delete_own(self, state: _Running) -> CleanupFailed | None:
+        """What is attached, and the Lease; why not, otherwise."""
         try:
             await delete_all(state.api, state.namespace, client=self.client)
             await state.lease.release()
-        except ApiError as error:
+        except SandlotError as error:
             message = f"the API server did not let this client delete what it had: {error}"
             hint = (
                 f"others delete it when its lease has run out ({self.options.lease_s:g} s), and `sandlot gc --kubernetes` does"
             )
-            raise CleanupFailed(message, left=[f"pods labelled {naming.CLIENT}={self.client}"], hint=hint) from error
-        finally:
-            for task in state.tasks:
-                task.cancel()
-            await asyncio.wait(state.tasks)
-            state.start.told.close()
-            state.leased.close()
-            await state.links.aclose()
-            await self._images.aclose()
-            await state.api.aclose()
+            failure = CleanupFailed(message, left=[f"pods labelled {naming.CLIENT}={self.client}"], hint=hint)
+            failure.__cause__ = error
+            return failure
+        return None
 
     # --- sandboxes ----------------------------------------------------------------------------------------------------
     async def create(self, name: str, spec: Spec, grant: Grant) -> Opened:
@@ -350,6 +372,16 @@ async def _wait_absent(state: _Running, tracked: Tracked, pod: Pod) -> None:
             await tracked.wait(lambda one: one.absent)
     except TimeoutError:
         await wait_absent(state.api, state.namespace, tracked.name, pod.metadata.uid)
+
+
+async def _stop(state: _Running) -> None:
+    """What runs for this client, and its links. May be done again."""
+    for task in state.tasks:
+        task.cancel()
+    await asyncio.wait(state.tasks)
+    state.start.told.close()
+    state.leased.close()
+    await state.links.aclose()
 
 
 async def _keep_lease(lease: ClientLease, roster: Roster) -> None:

@@ -68,9 +68,9 @@ class PublishedImages:
         return await self._required(repr(spec.image)).publish(spec.image, spec.layers)
 
     async def aclose(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            await publisher.aclose()
+        if self._publisher is not None:
+            await self._publisher.aclose()
+            self._publisher = None
 
     def _required(self, what: str) -> Publisher:
         if self._publisher is None:

@@ -39,6 +39,15 @@ class _Running:
     directory: Path
 
 
+@dataclass(slots=True)
+class _Ending:
+    """A close that has begun, and how far it has come."""
+
+    state: _Running
+    leased: bool | None = None
+    """Whether leased sandboxes, and the host with them, outlive it; None: not known yet."""
+
+
 class LocalBackend:
     """Sandboxes on this machine. Made by `sandlot.local()`; see there for the arguments."""
 
@@ -57,6 +66,7 @@ class LocalBackend:
         self._daemon, self._runtime, self._cache = daemon, runtime, cache
         self._mode, self._progress, self._launcher = mode, progress, tuple(launcher)
         self._state: _Running | None = None
+        self._ending: _Ending | None = None
         self._names: set[str] = set()
         self._elsewhere: dict[str, bytes] = {}
         self._watchers: set[asyncio.Queue[Gone | None]] = set()
@@ -85,25 +95,30 @@ class LocalBackend:
     async def aclose(self) -> None:
         """Delete every attached sandbox and end the host; leased sandboxes keep theirs until their leases end. Idempotent.
 
+        Cancelled, it goes on from there when it is called again.
+
         Raises:
             CleanupFailed: the host did not end within `CLOSE_TIMEOUT_S` seconds.
         """
-        state, self._state = self._state, None
+        if self._state is not None:
+            self._ending, self._state = _Ending(self._state), None
         for queue in self._watchers:
             queue.put_nowait(None)
-        if state is None:
+        ending = self._ending
+        if ending is None:
             return
-        leased = False
+        link, control = ending.state.link, ending.state.control
         try:
-            if state.link.death is None:
-                leased = await _destroy_attached(state.control)
-            await state.control.aclose()
+            if ending.leased is None:
+                ending.leased = link.death is None and await _destroy_attached(control)
+            await control.aclose()
         finally:
-            state.link.hang_up()
-            if leased:
-                state.link.disown()
-        if not leased:
-            await self._wait_for_end(state.link)
+            link.hang_up()
+        if ending.leased:
+            link.disown()
+        else:
+            await self._wait_for_end(link)
+        self._ending = None
 
     async def _wait_for_end(self, link: HostLink) -> None:
         try:

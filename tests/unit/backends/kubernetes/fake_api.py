@@ -88,6 +88,13 @@ class FakeCluster:
 
     # --- what a test may ask and do -----------------------------------------------------------------------------------
     @property
+    def connections(self) -> int:
+        """How many are open."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return len(self._runner.server.connections)
+
+    @property
     def pods(self) -> dict[str, Json]:
         return self.objects["pods"]
 
