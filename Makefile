@@ -12,6 +12,7 @@ STAMPS := $(VENV)/.stamps
 PYTEST_ARGS ?=
 DEMO_OUT ?= demo-out
 CLUSTER_ARGS ?=
+CLUSTER_PARTS :=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -54,6 +55,7 @@ demo-kubernetes: setup cluster-up ## the same on a real Kubernetes on this machi
 test: lint test-rust test-python ## every check, and every test but those that take minutes each
 
 test-full: export SANDLOT_TEST_FULL := 1
+test-full: CLUSTER_PARTS := --runtimes gvisor --policies
 test-full: test ## all of that and the long tests, too: every fault of a cluster
 
 test-rust: setup
@@ -65,7 +67,7 @@ test-python: setup cluster-parts
 
 # Before the tests, so that none of them waits for the build. Where no cluster can be had, its tests say why.
 cluster-parts: $(STAMPS)/packages | system
-	@$(BIN)/python -m cluster build || echo "setup: no cluster can be had here, so its tests will not run" >&2
+	@$(BIN)/python -m cluster build $(CLUSTER_PARTS) || echo "setup: no cluster can be had here, so its tests will not run" >&2
 
 lint: setup ## formatting, types, layers, clippy
 	@$(BIN)/ruff check -q src tests cluster requirements hatch_build.py

@@ -70,6 +70,11 @@ class Cluster:
     def real_node(self) -> str:
         return REAL_NODE
 
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """The RuntimeClasses besides the usual one."""
+        return self._state().options.runtimes
+
     def api(self) -> Api:
         """A new connection as administrator; close it (it is a context manager)."""
         layout = self.layout

@@ -15,14 +15,17 @@ from cluster.say import Say
 
 _HERE = Path(__file__).parent
 _FAKE_NODES = 4
-WANTED = Options(runtimes=("gvisor",)) if os.environ.get("SANDLOT_TEST_FULL") == "1" else USUAL
+_FULL = os.environ.get("SANDLOT_TEST_FULL") == "1"
+WANTED = Options(runtimes=("gvisor",)) if _FULL else USUAL
+_MOST = Options(runtimes=("gvisor",), policies=True) if _FULL else USUAL
+"""What any cluster of these tests has, with those that bring up one of their own."""
 _BUILD_S = 1800  # `make test` builds first; where somebody else runs the tests, the first of them may wait for it
 _TEST_S = 900  # the longest patience of a test and of its end, on a machine that is as busy as can be
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that bring up a cluster may have to wait for the build, and those for `make test-full` take long."""
-    built = build.is_built(parts.parts(WANTED))
+    built = build.is_built(parts.parts(_MOST))
     for item in items:
         if _HERE in item.path.parents and "able" in getattr(item, "fixturenames", ()):
             is_full = item.get_closest_marker("full") is not None
@@ -35,7 +38,7 @@ def able() -> None:
     """Whether this machine can have a cluster: it makes cgroups, namespaces and a bridge, and builds its parts."""
     if os.geteuid() != 0:
         pytest.skip("a cluster needs root")
-    if (lacking := build.obstacle(parts.parts(WANTED))) is not None:
+    if (lacking := build.obstacle(parts.parts(_MOST))) is not None:
         pytest.skip(f"a cluster cannot be built: {lacking}")
 
 
@@ -45,6 +48,7 @@ def cluster(able: None) -> Iterator[Cluster]:
     named = os.environ.get("SANDLOT_TEST_CLUSTER")
     if named:
         found = running(named)
+        assert set(WANTED.runtimes) <= set(found.runtimes), f"{named} was brought up without --runtimes {WANTED.runtimes[0]}"
         found.add_fake_nodes(_FAKE_NODES)
         yield found
         return
