@@ -34,7 +34,7 @@ async def provider() -> AsyncIterator[Provider]:
         assert before.processes
         closing = await provider.aclose()
     assert (closing.left, closing.gone) == ((), closing.created)
-    assert before.wait_until_nothing_is_left(10) == {}
+    assert before.wait_until_nothing_is_left(60) == {}
 
 
 async def test_a_burst_is_served_whole(provider: Provider) -> None:

@@ -1,10 +1,10 @@
-"""`tests.cluster.faults.patience`: what of a busy machine's time counts."""
+"""`tests.patience`: what of a busy machine's time counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cluster.faults.patience import counted_s
+from tests.patience import counted_s
 
 
 @pytest.mark.parametrize(

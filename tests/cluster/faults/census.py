@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from cluster import Cluster
 from tests.cluster.faults.clients import PROMISE_S
-from tests.cluster.faults.patience import Patience
+from tests.patience import Patience
 
 LOOK_S = 0.25
 Kind = Literal["pods", "leases", "containers", "processes"]

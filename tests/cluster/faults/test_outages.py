@@ -20,8 +20,8 @@ from sandlot.limits import LINK_DEAD_MS
 from tests.cluster.faults.census import census
 from tests.cluster.faults.clients import PATIENCE_S, options
 from tests.cluster.faults.cutting import container_of, cut_off
-from tests.cluster.faults.patience import Patience
 from tests.cluster.faults.ways import by
+from tests.patience import Patience
 
 BURST = 3
 STALL_S = 10.0
