@@ -5,6 +5,7 @@ pub mod child;
 pub mod driver;
 pub mod input;
 pub mod keeper;
+pub mod launch;
 pub mod program;
 pub mod raw;
 pub mod reaper;

@@ -1,11 +1,11 @@
 //! Every process that a command has started, `setsid` and double forks included.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::keeper::Charge;
 use super::table::{self, Entry};
 use crate::cgroup::Leaf;
 use crate::error::last_errno;
@@ -67,6 +67,28 @@ impl Tree {
             Tree::Kept { charge, .. } => is_kept(charge),
             Tree::Nobody { .. } => false,
         }
+    }
+}
+
+/// What one keeper keeps of one command. Keepers go on to others; what they kept then is no longer this.
+#[derive(Debug)]
+pub struct Charge {
+    pub keeper: u32,
+    over: AtomicBool,
+}
+
+impl Charge {
+    pub fn new(keeper: u32) -> Arc<Self> {
+        Arc::new(Charge { keeper, over: AtomicBool::new(false) })
+    }
+
+    /// Nobody is left: whatever the keeper has from now on is somebody else's.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 }
 

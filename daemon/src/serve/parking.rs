@@ -17,10 +17,11 @@ use crate::cgroup::Leaf;
 use crate::commands::{Number, Process};
 use crate::message::{Exec, Kill, Mode};
 use crate::process::child::Plan;
+use crate::process::launch::{Launch, SCRIPT_FD};
 use crate::process::program::Program;
 use crate::process::reaper::{Death, Ending};
 use crate::process::recipe::{PROVEN, Recipe};
-use crate::process::spawn::{Launch, SCRIPT_FD, Spawned};
+use crate::process::spawn::Spawned;
 use crate::process::stdio::{self, Stdio, Wiring};
 use crate::reactor::Interest;
 

@@ -14,8 +14,9 @@ use crate::message::{Kill, Mode, Reply, ShellClose, ShellOpen, ShellOpened, Shel
 use crate::output::Store;
 use crate::process::child::Plan;
 use crate::process::driver::Numbers;
+use crate::process::launch::Launch;
 use crate::process::program::{Environment, Program, candidates};
-use crate::process::spawn::{Launch, pipe};
+use crate::process::spawn::pipe;
 use crate::process::stdio::{self, Wiring};
 use crate::serve::{Control, Server, microseconds};
 

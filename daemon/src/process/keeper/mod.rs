@@ -11,7 +11,6 @@ mod word;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -20,7 +19,7 @@ use rustix::process::Signal;
 
 use super::child::{Report, Rules};
 use super::reaper::Death;
-use super::tree;
+use super::tree::{self, Charge};
 use crate::error::last_errno;
 use crate::passing;
 
@@ -38,28 +37,6 @@ pub struct Keeper {
     pub line: OwnedFd,
     birth: Birthplace,
     charge: Arc<Charge>,
-}
-
-/// What one keeper keeps of one command.
-#[derive(Debug)]
-pub struct Charge {
-    pub keeper: u32,
-    over: AtomicBool,
-}
-
-impl Charge {
-    fn new(keeper: u32) -> Arc<Self> {
-        Arc::new(Charge { keeper, over: AtomicBool::new(false) })
-    }
-
-    /// Nobody is left: whatever the keeper has from now on is somebody else's.
-    pub fn end(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
 }
 
 /// What a keeper has to say.

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use crate::init::Identity;
 use crate::passing;
 use crate::process::child::{Files, Plan};
+use crate::process::launch::Launch;
 use crate::process::program::{Program, StringArray};
-use crate::process::spawn::Launch;
 
 /// Bytes of one number.
 const NUMBER_BYTES: usize = 4;
