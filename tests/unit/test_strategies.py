@@ -157,3 +157,57 @@ def test_look_ahead_is_at_rest_once_it_got_what_it_wanted(seen: View, concurrenc
         lease_s=seen.lease_s, slots=seen.slots, slots_free=free, memory_free=memory,
     )  # fmt: skip
     assert strategy(again).evict == ()
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+SHORT = {"lease_s": 0.1, "slots": 2, "slots_free": 2}
+
+
+def held(reset_s: float | None = 0.1, **more: int | float) -> Holding:
+    return Holding(create_s=1.0, reset_s=reset_s, **more)  # type: ignore[arg-type]
+
+
+def test_requests_of_one_spec_take_turns_where_others_need_the_room() -> None:
+    """A turn is short against a creation, and both specs come soon: one of each serves all four."""
+    plan = look_ahead(concurrency=4)(view({A: held(), B: held()}, "aaaabbbb", **SHORT))
+    assert (plan.enough, plan.warm) == ({A: 1, B: 1}, (A, B))
+
+
+def test_room_that_nobody_else_needs_is_used() -> None:
+    """One spec alone: each request that runs at once has a sandbox of its own."""
+    plan = look_ahead(concurrency=4)(view({A: held()}, "aaaaaaaa", **SHORT | {"slots": 4, "slots_free": 4}))
+    assert (plan.enough, plan.warm) == ({}, (A, A, A, A))
+
+
+def test_long_leases_are_not_waited_for() -> None:
+    """To create one is quicker than to wait for another's end."""
+    plan = look_ahead(concurrency=4)(view({A: held(), B: held()}, "aaaabbbb", **SHORT | {"lease_s": 5.0}))
+    assert plan.enough == {}
+
+
+def test_what_cannot_be_reset_is_not_shared() -> None:
+    """Each request needs one of its own anyway, so to wait for another's end would only be late."""
+    plan = look_ahead(concurrency=4)(view({A: held(reset_s=None), B: held()}, "aaaabbbb", **SHORT))
+    assert (plan.enough, plan.keep) == ({B: 1}, {})
+
+
+def test_whoever_has_waited_for_long_waits_for_no_other_any_more() -> None:
+    """Some lease lasts longer than leases do."""
+    fresh = look_ahead(concurrency=4)(view({A: held(waiting=1, waits_s=2.1), B: held()}, "bbbb", **SHORT))
+    tired = look_ahead(concurrency=4)(view({A: held(waiting=1, waits_s=2.3), B: held()}, "bbbb", **SHORT))
+    assert (fresh.enough, tired.enough) == ({A: 1, B: 1}, {B: 1})
+
+
+def test_what_the_next_requests_need_is_never_given_up_for_a_later_one() -> None:
+    """Nor for one of themselves: it would have to be made again at once."""
+    holdings = {A: held(), B: held(idle=1), C: held(idle=1)}
+    seen = view(holdings, "abcd", **SHORT | {"slots": 3, "slots_free": 0})
+    plan = look_ahead(concurrency=3)(seen)
+    assert (plan.evict, plan.keep) == ((), {A: 1, B: 1, C: 1})
+    assert look_ahead(concurrency=2)(seen).evict == (C,)
+
+
+def test_requests_that_wait_hold_their_turns() -> None:
+    """Those to come begin after them, and not now."""
+    holdings = {A: held(promised=2, waiting=2), B: Holding(create_s=0.1)}
+    assert look_ahead(concurrency=2, margin=1.0)(view(holdings, "bb")).warm == ()

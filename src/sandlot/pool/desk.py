@@ -2,8 +2,10 @@
 
 The order of service
     1. A parked sandbox goes to the longest waiting request for its spec.
-    2. A request that nothing parked or coming will serve has one created, first come, first served, if there is room.
-    3. If there is none, parked sandboxes that nobody waits for make way for it, the longest parked first.
+    2. A request that nothing parked or coming will serve has one created, first come, first served, if there is room;
+       unless the strategy says that enough of its spec exist: then it waits, out of the line, until one of those is free.
+    3. If there is none, parked sandboxes that nobody waits for make way for it, the longest parked first. Those that the
+       strategy keeps do only where nothing is in use or on its way that ever will.
     4. Only when no request is in want is anything created for stock, as the strategy says.
 
 A sandbox that comes back may serve a later request of its own spec before an earlier one of another spec that needs its
@@ -16,13 +18,14 @@ last L - C are in want, and each of them has its place in one line over all spec
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, Literal
 
 from sandlot.errors import BadRequest
+from sandlot.pool.room import PoolLimits
 from sandlot.spec import Spec
 from sandlot.strategies import Plan
 
@@ -30,31 +33,6 @@ PATIENCE: Final = 16
 
 Origin = Literal["request", "stock", "reset"]
 """Where a sandbox that is coming comes from: created for a request, created for stock, or reset after a lease."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLimits:
-    """How much a pool may hold."""
-
-    sandboxes: int = 64
-    """Sandboxes that may exist at once: in use, parked, being created, reset or deleted."""
-    memory: int | None = None
-    """Bytes that their memory limits may add up to. None: no bound."""
-    assumed_memory: int = 512 * 2**20
-    """Bytes that a spec without a memory limit counts for."""
-    leases_each: int | None = None
-    """Leases that one sandbox serves before it is replaced. None: any number; 1: never reused."""
-    warming: int = 2
-    """Creates for stock that may be under way at a time, so that they never crowd out requests."""
-
-    def __post_init__(self) -> None:
-        if self.sandboxes < 1 or self.warming < 0:
-            raise BadRequest("a pool needs room for at least 1 sandbox, and warming must not be negative")
-        if self.leases_each is not None and self.leases_each < 1:
-            raise BadRequest(f"leases_each must be at least 1, got {self.leases_each}")
-
-    def memory_of(self, spec: Spec) -> int:
-        return self.assumed_memory if spec.memory_bytes is None else spec.memory_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +75,11 @@ class Desk:
         self._shelves: dict[Spec, Shelf] = {}
         self._line: OrderedDict[int, Spec] = OrderedDict()
         """Requests in want (and some no longer, which are passed over when their turn comes), first come first."""
+        self._patient: OrderedDict[int, Spec] = OrderedDict()
+        """Requests in want that have no place in that line: enough of their spec exists, and they wait for one of those."""
         self._parked: OrderedDict[str, Spec] = OrderedDict()
         self._leased: dict[str, Spec] = {}
+        self._in_use: Counter[Spec] = Counter()
         self._leaving: dict[str, Spec] = {}
         self._serve: OrderedDict[Spec, None] = OrderedDict()
         """Specs for which something changed since the last decision."""
@@ -134,7 +115,7 @@ class Desk:
         """A waiting request was cancelled."""
         shelf = self._shelves[spec]
         del shelf.waiting[ticket]
-        self._line.pop(ticket, None)
+        self._unline(ticket)
         self._tidy(spec, shelf)
 
     # --- sandboxes ----------------------------------------------------------------------------------------------------
@@ -157,7 +138,7 @@ class Desk:
         ticket = None
         if counted_on:
             ticket, _ = shelf.waiting.popitem(last=False)
-            self._line.pop(ticket, None)
+            self._unline(ticket)
         self._tidy(spec, shelf)
         return ticket
 
@@ -166,7 +147,7 @@ class Desk:
 
         `wanted`: the strategy would keep it if nobody waited for it.
         """
-        spec = self._leased.pop(name)
+        spec = self._end_lease(name)
         if not self._worth_a_reset(spec, leases, wanted=wanted):
             self._leave(name, spec)
             return False
@@ -175,14 +156,14 @@ class Desk:
 
     def handed_back(self, name: str) -> None:
         """Whoever it was given to never touched it: it is parked again."""
-        spec = self._leased.pop(name)
+        spec = self._end_lease(name)
         self._shelf(spec).idle[name] = None
         self._parked[name] = spec
         self._serve[spec] = None
 
     def lost(self, name: str) -> None:
         """A leased one was found dead: it is to be deleted."""
-        self._leave(name, self._leased.pop(name))
+        self._leave(name, self._end_lease(name))
 
     def spoiled(self, name: str, spec: Spec, origin: Origin) -> None:
         """A reset left it dirty, or it died before it was here: it is to be deleted, and who counted on it is in want."""
@@ -218,6 +199,7 @@ class Desk:
     def decide(self) -> Decisions:
         """What to do now, booked as done."""
         give = tuple(self._gifts())
+        self._end_patience()
         discard: list[str] = []
         create = list(self._creates(discard))
         discard += self._evictions()
@@ -230,10 +212,11 @@ class Desk:
             shelf = self._shelves.get(spec)
             while shelf is not None and shelf.idle and shelf.waiting:
                 ticket, _ = shelf.waiting.popitem(last=False)
-                self._line.pop(ticket, None)
+                self._unline(ticket)
                 name, _ = shelf.idle.popitem()  # the one parked last: its pages are the warmest
                 del self._parked[name]
                 self._leased[name] = spec
+                self._in_use[spec] += 1
                 yield ticket, name
 
     def _creates(self, discard: list[str]) -> Iterator[tuple[Spec, Origin]]:
@@ -242,22 +225,43 @@ class Desk:
             shelf = self._shelves.get(spec)
             if shelf is None or not shelf.want:
                 del self._line[ticket]
+            elif self._has_enough(spec):
+                self._patient[ticket] = self._line.pop(ticket)
             elif self._has_room(spec):
                 del self._line[ticket]
                 self._passed_over = 0
                 self._hold(spec, shelf)
                 yield spec, "request"
             else:
-                while self._pressed() and self._parked:
-                    discard.append(self._evict(next(iter(self._parked))))
+                discard += self._make_way()
                 return
+
+    def _make_way(self) -> Iterator[str]:
+        """Parked ones go, the longest parked first; those to keep only where nothing else would ever make room."""
+        kept: Counter[Spec] = Counter()
+        for name, spec in list(self._parked.items()):
+            if not self._pressed():
+                return
+            kept[spec] += 1
+            if kept[spec] > self._plan.keep.get(spec, 0):
+                yield self._evict(name)
+        while self._pressed() and self._parked and not self._leased and not self._leaving and not self._coming:
+            yield self._evict(next(iter(self._parked)))
+
+    def _end_patience(self) -> None:
+        """Requests for which there is not enough any more are in the line again, in their old places."""
+        if any(not self._has_enough(spec) for spec in set(self._patient.values())):
+            back = {ticket: spec for ticket, spec in self._patient.items() if not self._has_enough(spec)}
+            for ticket in back:
+                del self._patient[ticket]
+            self._line = OrderedDict(sorted({**self._line, **back}.items()))
 
     def _evictions(self) -> Iterator[str]:
         for spec in self._plan.evict:
             shelf = self._shelves.get(spec)
             if shelf is not None and shelf.idle:
                 yield self._evict(next(iter(shelf.idle)))
-        self._plan = Plan(warm=self._plan.warm)
+        self._plan = replace(self._plan, evict=())
 
     def _warmings(self) -> Iterator[tuple[Spec, Origin]]:
         warm = list(self._plan.warm)
@@ -266,12 +270,17 @@ class Desk:
             self._stocking += 1
             self._hold(spec, self._shelf(spec))
             yield spec, "stock"
-        self._plan = Plan(warm=tuple(warm))
+        self._plan = replace(self._plan, warm=tuple(warm))
 
     # --- what there is ------------------------------------------------------------------------------------------------
     @property
     def shelves(self) -> dict[Spec, Shelf]:
         return self._shelves
+
+    @property
+    def patient(self) -> bool:
+        """Requests wait for what is in use or on its way, though there may be room for one more."""
+        return bool(self._patient)
 
     @property
     def waiting(self) -> int:
@@ -280,8 +289,8 @@ class Desk:
     @property
     def counts(self) -> dict[str, int]:
         """Sandboxes by place; they add up to `held`."""
-        coming = sum(shelf.coming for shelf in self._shelves.values())
-        return {"idle": len(self._parked), "leased": len(self._leased), "coming": coming, "leaving": len(self._leaving)}
+        places = {"idle": len(self._parked), "leased": len(self._leased), "coming": self._coming}
+        return {**places, "leaving": len(self._leaving)}
 
     @property
     def held(self) -> int:
@@ -296,6 +305,28 @@ class Desk:
         return None if self.limits.memory is None else self.limits.memory - self._held_memory
 
     # --- books --------------------------------------------------------------------------------------------------------
+    @property
+    def _coming(self) -> int:
+        return sum(shelf.coming for shelf in self._shelves.values())
+
+    def _has_enough(self, spec: Spec) -> bool:
+        enough = self._plan.enough.get(spec)
+        if enough is None:
+            return False
+        shelf = self._shelves.get(spec)
+        return self._in_use[spec] + (shelf.coming + len(shelf.idle) if shelf is not None else 0) >= max(1, enough)
+
+    def _unline(self, ticket: int) -> None:
+        self._line.pop(ticket, None)
+        self._patient.pop(ticket, None)
+
+    def _end_lease(self, name: str) -> Spec:
+        spec = self._leased.pop(name)
+        self._in_use[spec] -= 1
+        if not self._in_use[spec]:
+            del self._in_use[spec]
+        return spec
+
     def _shelf(self, spec: Spec) -> Shelf:
         shelf = self._shelves.get(spec)
         if shelf is None:
@@ -310,6 +341,7 @@ class Desk:
         """The first request in want of this spec gets the first place. O(requests of the spec): only after a mishap."""
         if shelf.want:
             ticket = next(islice(shelf.waiting, len(shelf.waiting) - shelf.want, None))
+            self._patient.pop(ticket, None)
             self._line[ticket] = spec
             self._line.move_to_end(ticket, last=False)
 
@@ -366,4 +398,4 @@ def _without_one(plan: Plan, spec: Spec) -> Plan:
     if spec not in plan.warm:
         return plan
     place = plan.warm.index(spec)
-    return Plan(plan.evict, plan.warm[:place] + plan.warm[place + 1 :])
+    return replace(plan, warm=plan.warm[:place] + plan.warm[place + 1 :])

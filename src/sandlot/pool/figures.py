@@ -65,7 +65,30 @@ class Figures:
     resets: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     lease: Mean = field(default_factory=Mean)
     any_create: Mean = field(default_factory=Mean)
+    any_reset_s: float | None = 0.0
+    """Of the last reset; None: it did not leave a clean sandbox. 0: there was none, which is no reason to expect ill."""
     _creates: OrderedDict[Spec, Mean] = field(default_factory=OrderedDict)
+    _resets: OrderedDict[Spec, float | None] = field(default_factory=OrderedDict)
+
+    def reset_took(self, spec: Spec, seconds: float) -> None:
+        """From the end of a lease to a clean sandbox."""
+        self.reset += 1
+        self.resets.append(seconds)
+        self._note_reset(spec, seconds)
+
+    def reset_failed(self, spec: Spec) -> None:
+        """It did not leave a clean sandbox, or none at all."""
+        self._note_reset(spec, None)
+
+    def reset_s(self, spec: Spec) -> float | None:
+        """What the last reset of this spec took, or of any where it is new; None: it failed. 0: there was none."""
+        return self._resets.get(spec, self.any_reset_s)
+
+    def _note_reset(self, spec: Spec, seconds: float | None) -> None:
+        self.any_reset_s = self._resets[spec] = seconds
+        self._resets.move_to_end(spec)
+        if len(self._resets) > SPECS:
+            self._resets.popitem(last=False)
 
     def create_took(self, spec: Spec, seconds: float) -> None:
         self.created += 1

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType, TracebackType
 from typing import Final
@@ -17,17 +17,19 @@ from sandlot.interrupts import Begun
 from sandlot.janitor import wait_ended
 from sandlot.lifecycle import Step
 from sandlot.pool.demand import Demand
-from sandlot.pool.desk import Desk, Origin, PoolLimits
+from sandlot.pool.desk import Desk, Origin, Shelf
 from sandlot.pool.figures import Figures, PoolStatistics
 from sandlot.pool.lent import Lent
+from sandlot.pool.room import PoolLimits
 from sandlot.provider import Provider
 from sandlot.reset import reset
 from sandlot.sandbox import Sandbox
 from sandlot.spec import Spec
-from sandlot.strategies import Holding, Lease, Plan, Strategy, View, none
+from sandlot.strategies import Holding, Lease, Strategy, View, none
 
 WINDOW: Final = 512  # coming requests that a strategy sees
 REPLAN_S: Final = 0.05  # a strategy is asked at most this often: it looks seconds ahead
+LOOK_AGAIN_S: Final = 0.5  # and this often while requests wait for what is in use: it may be so longer than was thought
 CHECK_S: Final = 5.0  # what a parked sandbox may take to answer a ping before it counts as dead
 RESET_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 60.0  # between creates for stock of a spec that keeps failing
@@ -69,6 +71,8 @@ class Pool:
         self._leases: OrderedDict[str, _Member] = OrderedDict()
         self._tickets = count(1)
         self._waiters: dict[int, asyncio.Future[_Member]] = {}
+        self._asked_s: dict[int, float] = {}
+        """When each request that waits was made."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._backoff: dict[Spec, _Backoff] = {}
         self._replan = asyncio.Event()
@@ -154,13 +158,17 @@ class Pool:
         asked_s, ticket = self._now(), next(self._tickets)
         self._desk.ask(ticket, spec)
         self._demand.take(spec)
-        while True:
-            member = await self._wait(ticket, spec)
-            if await self._answers(member):
-                break
-            self._desk.lost(member.sandbox.name)
-            self._drop(member, "dead")
-            self._desk.ask_again(ticket, spec)
+        self._asked_s[ticket] = asked_s
+        try:
+            while True:
+                member = await self._wait(ticket, spec)
+                if await self._answers(member):
+                    break
+                self._desk.lost(member.sandbox.name)
+                self._drop(member, "dead")
+                self._desk.ask_again(ticket, spec)
+        finally:
+            del self._asked_s[ticket]
         member.leases += 1
         member.since_s = self._now()
         self._leases[member.sandbox.name] = member
@@ -269,10 +277,10 @@ class Pool:
             verdict = await reset(member.sandbox, timeout_s=RESET_S)
             dirty = verdict.why
             if verdict.clean:
-                self._figures.reset += 1
-                self._figures.resets.append(self._now() - began_s)
+                self._figures.reset_took(member.spec, self._now() - began_s)
                 self._park(member, "reset")
                 return
+        self._figures.reset_failed(member.spec)
         self._desk.spoiled(member.sandbox.name, member.spec, "reset")
         self._drop(member, f"dirty: {', '.join(dirty)}")
         self._act()
@@ -313,9 +321,10 @@ class Pool:
             plan = self.strategy(self._view())
             now = self._now()
             later = {spec: self._backoff[spec].until_s for spec in plan.warm if spec in self._backoff}
-            self._desk.follow(Plan(plan.evict, tuple(spec for spec in plan.warm if later.get(spec, now) <= now)))
+            self._desk.follow(replace(plan, warm=tuple(spec for spec in plan.warm if later.get(spec, now) <= now)))
             self._carry_out()
             pauses = [until_s - now for until_s in later.values() if until_s > now]
+            pauses += [LOOK_AGAIN_S] if self._desk.patient else []
             if pauses:
                 asyncio.get_running_loop().call_later(min(pauses), self._replan.set)
             await asyncio.sleep(REPLAN_S)
@@ -330,8 +339,7 @@ class Pool:
         holdings = {}
         for spec in {*shelves, *expected, *([] if one_more is None else [one_more])}:
             shelf = shelves.get(spec)
-            idle, coming = (len(shelf.idle), shelf.surplus) if shelf is not None else (0, 0)
-            holdings[spec] = Holding(idle + (spec == one_more), coming, figures.create_s(spec))
+            holdings[spec] = self._holding(spec, shelf or Shelf(), int(spec == one_more))
         return View(
             now_s=self._now(),
             holdings=holdings,
@@ -342,4 +350,16 @@ class Pool:
             slots=self.limits.sandboxes,
             slots_free=self._desk.slots_free,
             memory_free=self._desk.memory_free,
+        )
+
+    def _holding(self, spec: Spec, shelf: Shelf, more: int) -> Holding:
+        first = next(iter(shelf.waiting), None)
+        return Holding(
+            idle=len(shelf.idle) + more,
+            coming=shelf.surplus,
+            promised=shelf.coming - shelf.surplus,
+            waiting=len(shelf.waiting),
+            waits_s=0.0 if first is None else self._now() - self._asked_s[first],
+            create_s=self._figures.create_s(spec),
+            reset_s=None if self.limits.leases_each == 1 else self._figures.reset_s(spec),
         )

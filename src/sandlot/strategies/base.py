@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandlot.spec import Spec
 
@@ -18,6 +18,15 @@ class Holding:
     """Being created or reset, and promised to nobody."""
     create_s: float | None = None
     """Seconds that creating one took, lately. None: not known yet."""
+    reset_s: float | None = 0.0
+    """Seconds that the last reset of one took, or for a spec that is new, of any; 0: there was none. None: it left a sandbox
+    that cannot be used again, or none is to be."""
+    promised: int = 0
+    """Being created or reset, for requests that wait."""
+    waiting: int = 0
+    """Requests."""
+    waits_s: float = 0.0
+    """For how long the first of them has waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,11 @@ class Plan:
     """One parked sandbox of each of these goes."""
     warm: tuple[Spec, ...] = ()
     """One more of each of these is created."""
+    enough: Mapping[Spec, int] = field(default_factory=dict)
+    """Sandboxes of a spec, in use or not, beyond which none is created for requests that wait: they wait for these. Specs
+    that are not named have one created for each request."""
+    keep: Mapping[Spec, int] = field(default_factory=dict)
+    """Parked sandboxes that do not make way for a request, as long as something is in use that will."""
 
 
 Strategy = Callable[[View], Plan]

@@ -5,6 +5,8 @@ each spec takes to create. So the near future can be rehearsed: leases end in th
 request start, and what came back serves a request of its own spec. A request that finds nothing parked is a miss; it is
 created when (its start - its creation time x `margin`) has come.
 
+Requests of one spec share sandboxes where leases are short against creations and others need the room (`sharing`).
+
 When there is no room, the parked sandbox that will be needed latest makes way (Belady 1966), but only for one that is
 needed sooner.
 """
@@ -13,12 +15,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sandlot.errors import BadRequest
 from sandlot.spec import Spec
 from sandlot.strategies.base import Holding, Plan, Strategy, View
+from sandlot.strategies.sharing import enough, kept, protected
 
 UNKNOWN_CREATE_S: Final = 5.0  # until one was measured: an image may have to be unpacked first
 UNKNOWN_LEASE_S: Final = 60.0  # until one was measured
@@ -41,8 +45,10 @@ def look_ahead(*, concurrency: int, margin: float = 2.0) -> Strategy:
     def plan(view: View) -> Plan:
         if view.remaining is None:
             return Plan()
-        misses = _rehearse(view, concurrency, margin)
-        return _within_room(view, misses)
+        limits = enough(view, concurrency, margin)
+        misses = _rehearse(view, concurrency, margin, limits)
+        planned = _within_room(view, misses, protected(view, concurrency))
+        return replace(planned, enough=limits, keep=kept(view, concurrency))
 
     return plan
 
@@ -53,11 +59,14 @@ class _Stage:
 
     now_s: float
     lease_s: float
-    ends: list[tuple[float, int, Spec]] = field(default_factory=list)
+    ends: list[tuple[float, int, Spec | None]] = field(default_factory=list)
     parked: Counter[Spec] = field(default_factory=Counter)
+    exist: Counter[Spec] = field(default_factory=Counter)
+    """Sandboxes, in use or not."""
     _order: int = 0
 
-    def lease(self, spec: Spec, until_s: float) -> None:
+    def lease(self, spec: Spec | None, until_s: float) -> None:
+        """None: in turn with others, of a sandbox whose end of use is counted already."""
         self._order += 1
         heapq.heappush(self.ends, (until_s, self._order, spec))
 
@@ -65,16 +74,29 @@ class _Stage:
         """The next lease ends, and its sandbox is parked."""
         end_s, _, spec = heapq.heappop(self.ends)
         self.now_s = max(self.now_s, end_s)
-        self.parked[spec] += 1
+        if spec is not None:
+            self.parked[spec] += 1
 
 
-def _rehearse(view: View, concurrency: int, margin: float) -> list[tuple[int, Spec]]:
-    """Position and spec of each coming request that will find nothing parked and whose creation is due, in order."""
+def _set(view: View, limits: Mapping[Spec, int]) -> _Stage:
+    """How things stand: leases go on, and requests that wait have theirs when what they wait for has been created."""
     stage = _Stage(view.now_s, view.lease_s if view.lease_s is not None else UNKNOWN_LEASE_S)
     for lease in view.leases:
         stage.lease(lease.spec, max(view.now_s, lease.since_s + stage.lease_s))
+        stage.exist[lease.spec] += 1
     for spec, holding in view.holdings.items():
         stage.parked[spec] = holding.idle + holding.coming
+        stage.exist[spec] += holding.idle + holding.coming + holding.promised
+        for number in range(holding.waiting):
+            own = number < holding.promised or stage.exist[spec] < limits.get(spec, NEVER)
+            stage.exist[spec] += own and number >= holding.promised
+            stage.lease(spec if own else None, view.now_s + _create_s(view, spec) + stage.lease_s)
+    return stage
+
+
+def _rehearse(view: View, concurrency: int, margin: float, limits: Mapping[Spec, int]) -> list[tuple[int, Spec]]:
+    """Position and spec of each coming request that will find nothing parked and whose creation is due, in order."""
+    stage = _set(view, limits)
     due: list[tuple[int, Spec]] = []
     horizon_s = view.now_s + margin * max((_create_s(view, spec) for spec in set(view.expected)), default=0.0)
     for position, spec in enumerate(view.expected):
@@ -82,16 +104,22 @@ def _rehearse(view: View, concurrency: int, margin: float) -> list[tuple[int, Sp
             stage.end_one()
         if stage.now_s > horizon_s:
             break  # nothing that starts so late can be due now
+        own = stage.parked[spec] > 0 or stage.exist[spec] < limits.get(spec, NEVER)
         if stage.parked[spec] > 0:
             stage.parked[spec] -= 1
-        elif stage.now_s - margin * _create_s(view, spec) <= view.now_s:
-            due.append((position, spec))
-        stage.lease(spec, stage.now_s + stage.lease_s)
+        elif own:
+            stage.exist[spec] += 1
+            if stage.now_s - margin * _create_s(view, spec) <= view.now_s:
+                due.append((position, spec))
+        stage.lease(spec if own else None, stage.now_s + stage.lease_s)
     return due
 
 
-def _within_room(view: View, due: list[tuple[int, Spec]]) -> Plan:
-    """As many of the due creations as there is room for, making room where something is needed later or never."""
+def _within_room(view: View, due: list[tuple[int, Spec]], protected: int) -> Plan:
+    """As many of the due creations as there is room for, making room where something is needed later or never.
+
+    What the first `protected` requests need stays: another of it would have to be made at once.
+    """
     spare = _Spare(view)
     evict: list[Spec] = spare.useless()
     warm: list[Spec] = []
@@ -101,7 +129,7 @@ def _within_room(view: View, due: list[tuple[int, Spec]]) -> Plan:
     for position, spec in due:
         need = spec.memory_bytes or 0
         while slots < 1 or (memory is not None and memory < need):
-            victim = spare.latest_after(position)
+            victim = spare.latest_after(max(position, protected - 1))
             if victim is None:
                 return Plan(tuple(evict), tuple(warm))
             evict.append(victim)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sandlot.errors import BadRequest
-from sandlot.pool.desk import PATIENCE, Decisions, Desk, Origin, PoolLimits
+from sandlot.pool.desk import PATIENCE, Decisions, Desk, Origin
+from sandlot.pool.room import PoolLimits
 from sandlot.spec import Spec
 from sandlot.strategies import Plan
 
@@ -254,6 +255,72 @@ def test_limits_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
         PoolLimits(**bad)
 
 
+def test_requests_of_which_enough_exist_wait_for_those() -> None:
+    """Outside of the line: there is room for others meanwhile, and for stock."""
+    desk = Desk(PoolLimits(sandboxes=3))
+    desk.follow(Plan(warm=(C,), enough={A: 1}))
+    for ticket, spec in ((1, A), (2, A), (3, B)):
+        desk.ask(ticket, spec)
+    assert desk.decide().create == ((A, "request"), (B, "request"), (C, "stock"))
+    assert desk.patient
+    desk.arrived("a", A, "request")
+    assert desk.decide().give == ((1, "a"),)
+    assert desk.returned("a", 1)
+    desk.arrived("a", A, "reset")
+    assert desk.decide().give == ((2, "a"),)
+    assert not desk.patient
+
+
+def test_patience_ends_when_what_was_waited_for_is_lost() -> None:
+    """The request is in the line again, in its old place."""
+    desk = Desk(PoolLimits(sandboxes=1))
+    desk.follow(Plan(enough={A: 1}))
+    for ticket, spec in ((1, A), (2, A), (3, B)):
+        desk.ask(ticket, spec)
+    desk.decide()
+    desk.arrived("a", A, "request")
+    assert desk.decide().give == ((1, "a"),)
+    desk.lost("a")
+    desk.departed("a")
+    assert desk.decide().create == ((A, "request"),)
+
+
+def test_patience_ends_when_the_strategy_says_so() -> None:
+    """And when the request is cancelled nothing of it remains."""
+    desk = Desk(PoolLimits(sandboxes=2))
+    desk.follow(Plan(enough={A: 1}))
+    for ticket in (1, 2, 3):
+        desk.ask(ticket, A)
+    assert desk.decide().create == ((A, "request"),)
+    desk.leave(3, A)
+    desk.follow(Plan())
+    assert desk.decide().create == ((A, "request"),)
+    assert not desk.patient
+
+
+def test_what_is_kept_makes_way_only_where_nothing_else_will() -> None:
+    """The request waits for the lease that is going on; when that is over and still there is no room, it has it."""
+    desk = desk_with(("b", B), ("c", C), sandboxes=3)
+    desk.ask(1, C)
+    assert desk.decide().give == ((1, "c"),)
+    desk.follow(Plan(warm=(C,), keep={B: 1, C: 1}))
+    assert desk.decide().create == ((C, "stock"),)
+    desk.arrived("c2", C, "stock")
+    desk.ask(2, A)
+    assert desk.decide() == Decisions()
+    assert not desk.returned("c", 1)
+    assert desk.decide() == Decisions()
+    desk.departed("c")
+    assert desk.decide() == Decisions(create=((A, "request"),))
+    desk.arrived("a", A, "request")
+    assert desk.decide().give == ((2, "a"),)
+    desk.lost("a")
+    desk.departed("a")
+    for ticket in (3, 4):
+        desk.ask(ticket, A)
+    assert desk.decide() == Decisions(create=((A, "request"),))
+
+
 class AnyHistory(RuleBasedStateMachine):
     """Any order of requests, returns, failures, deaths and cancellations leaves the books right and nobody forgotten."""
 
@@ -353,9 +420,14 @@ class AnyHistory(RuleBasedStateMachine):
         self.desk.departed(self.leaving.pop(pick % len(self.leaving)))
         self.act()
 
-    @rule(warm=st.lists(st.sampled_from([A, B, C]), max_size=3), evict=st.lists(st.sampled_from([A, B, C]), max_size=3))
-    def plan(self, warm: list[Spec], evict: list[Spec]) -> None:
-        self.desk.follow(Plan(tuple(evict), tuple(warm)))
+    @rule(
+        warm=st.lists(st.sampled_from([A, B, C]), max_size=3),
+        evict=st.lists(st.sampled_from([A, B, C]), max_size=3),
+        enough=st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 3)),
+        keep=st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 3)),
+    )
+    def plan(self, warm: list[Spec], evict: list[Spec], enough: dict[Spec, int], keep: dict[Spec, int]) -> None:
+        self.desk.follow(Plan(tuple(evict), tuple(warm), enough, keep))
         self.act()
 
     @invariant()
