@@ -35,10 +35,13 @@ class Footprint:
     def left(self) -> dict[str, list[str]]:
         """What of it still exists, by kind; empty when nothing does."""
         now = _processes()
-        alive = [str(pid) for pid, start in self.processes if now.get(pid, (0, 0))[1] == start]
-        in_use = {namespace for pid in now for namespace in _namespaces(pid)}
+        alive = {pid for pid, start in self.processes if now.get(pid, (0, 0))[1] == start}
+        # The number of a namespace that is gone is the next one's, whoever makes that: only what our own processes are in
+        # counts, and those are ours that descend from one of them or are in one of our groups.
+        ours = _descendants(alive, now) | {pid for pid in now if not self.cgroups.isdisjoint(_cgroup_folders(pid))}
+        in_use = {namespace for pid in ours for namespace in _namespaces(pid)}
         found = {
-            "processes": alive,
+            "processes": sorted(map(str, alive | ours)),
             "namespaces": sorted(self.namespaces & in_use),
             "cgroups": [path for path in self.cgroups if os.path.isdir(path)],
             "directories": [path for path in self.directories if os.path.lexists(path)],
@@ -57,7 +60,7 @@ class Footprint:
 def footprint(client: int) -> Footprint:
     """Everything that descends from process `client` (itself excepted), with its namespaces, cgroups and runtime files."""
     table = _processes()
-    family = _descendants(client, table) | _sessions_of(client, table)
+    family = _descendants({client}, table) | _sessions_of(client, table)
     family.discard(client)
     own = set(_namespaces(os.getpid()))
     mine = _cgroup_folders(os.getpid())
@@ -83,8 +86,9 @@ def _processes() -> dict[int, tuple[int, int]]:
     return found
 
 
-def _descendants(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
-    family = {root}
+def _descendants(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
+    """These processes and all below them."""
+    family = set(roots)
     while more := {pid for pid, (parent, _) in table.items() if parent in family} - family:
         family |= more
     return family
@@ -97,7 +101,7 @@ def _sessions_of(client: int, table: dict[int, tuple[int, int]]) -> set[int]:
         with contextlib.suppress(OSError):
             words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
             if b"--client-pid" in words and str(client).encode() in words:
-                found |= _descendants(pid, table)
+                found |= _descendants({pid}, table)
     return found
 
 
@@ -145,7 +149,7 @@ def _mount_points() -> set[str]:
 def daemons(client: int) -> list[int]:
     """The client's host, its warden and every init below it, as pids, lowest first: an init comes after its host."""
     table = _processes()
-    family = _descendants(client, table) | _sessions_of(client, table)
+    family = _descendants({client}, table) | _sessions_of(client, table)
     return sorted(pid for pid in family - {client} if _runs_sandlotd(pid))
 
 
