@@ -89,7 +89,7 @@ def _forget_context(found: State) -> None:
         return
     kubectl = Path(found.parts["kubernetes"], "bin", "kubectl")
     with suppress(subprocess.CalledProcessError, FileNotFoundError):  # the user's file is no longer one kubectl can read
-        kubeconfig.remove(kubectl, Path(found.merged_into), found.layout.context)
+        kubeconfig.remove(kubectl, Path(found.merged_into), found.layout.context, found.former_contexts)
 
 
 def _remove_mount_points() -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,23 @@ def merged(old: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **lists, "current-context": own["current-context"]}
 
 
-def without(old: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`old` less the cluster, user and context of this name."""
+def without(old: Mapping[str, Any], name: str, former: Sequence[str] = ()) -> dict[str, Any]:
+    """`old` less the cluster, user and context of this name; where that was current, the first of the former that still is."""
     lists = {kind: [one for one in old.get(kind) or [] if one["name"] != name] for kind in _LISTS}
     current = old.get("current-context") or ""
-    return {**old, **lists, "current-context": "" if current == name else current}
+    if current == name:
+        left = {one["name"] for one in lists["contexts"]}
+        current = next((one for one in former if one in left), "")
+    return {**old, **lists, "current-context": current}
+
+
+def current(kubectl: Path, path: Path) -> str:
+    """The context that the file names as current, or nothing.
+
+    Raises:
+        subprocess.CalledProcessError: the file is no kubeconfig.
+    """
+    return str(_read(kubectl, path).get("current-context") or "")
 
 
 def add(kubectl: Path, path: Path, own: Mapping[str, Any]) -> None:
@@ -46,8 +58,8 @@ def add(kubectl: Path, path: Path, own: Mapping[str, Any]) -> None:
         _write(kubectl, path, merged(_read(kubectl, path), own))
 
 
-def remove(kubectl: Path, path: Path, name: str) -> None:
-    """Take the context out; a file that then holds nothing goes.
+def remove(kubectl: Path, path: Path, name: str, former: Sequence[str] = ()) -> None:
+    """Take the context out, and make the one current that was before it; a file that then holds nothing goes.
 
     Raises:
         subprocess.CalledProcessError: the file is no kubeconfig; it is left as it is.
@@ -55,7 +67,7 @@ def remove(kubectl: Path, path: Path, name: str) -> None:
     if not path.exists():
         return
     with _locked(path):
-        left = without(_read(kubectl, path), name)
+        left = without(_read(kubectl, path), name, former)
         if any(left[kind] for kind in _LISTS):
             _write(kubectl, path, left)
         else:

@@ -40,6 +40,9 @@ class State:
     merged_into: str = ""
     """The user's kubeconfig that holds this cluster's context, or nothing."""
 
+    former_contexts: tuple[str, ...] = ()
+    """What was current there before, the latest first: that of another cluster of ours may be gone before this one."""
+
     ready: bool = False
     """Whether `up` came to its end."""
 
@@ -57,6 +60,7 @@ class State:
             "parts": self.parts,
             "processes": {name: [one.pid, one.started] for name, one in self.processes.items()},
             "merged_into": self.merged_into,
+            "former_contexts": self.former_contexts,
             "ready": self.ready,
         }
         new = self.layout.state_file.with_suffix(".new")
@@ -82,6 +86,7 @@ def load(name: str) -> State | None:
         parts=value["parts"],
         processes={name: Identity(pid, started) for name, (pid, started) in value["processes"].items()},
         merged_into=value["merged_into"],
+        former_contexts=tuple(value.get("former_contexts", ())),
         ready=value["ready"],
     )
 

@@ -100,11 +100,21 @@ def _start(starter: Starter, wanted: Wanted) -> None:
     advertising.advertise_registry(layout)
     if wanted.merge_into is not None:
         # Written down first: what is merged and not written down would stay for ever.
-        starter.state = replace(starter.state, merged_into=str(wanted.merge_into.absolute()))
+        kubectl = tools.path("kubectl")
+        former = _former_contexts(kubeconfig.current(kubectl, wanted.merge_into), layout.context)
+        merged_into = str(wanted.merge_into.absolute())
+        starter.state = replace(starter.state, merged_into=merged_into, former_contexts=former)
         starter.state.save()
-        kubeconfig.add(tools.path("kubectl"), wanted.merge_into, configs.kubeconfig(layout, "admin"))
+        kubeconfig.add(kubectl, wanted.merge_into, configs.kubeconfig(layout, "admin"))
     starter.state = replace(starter.state, ready=True)
     starter.state.save()
+
+
+def _former_contexts(current: str, own: str) -> tuple[str, ...]:
+    """What is current, and what was before it where that is another cluster's."""
+    others = [found for name in state.names() if (found := state.load(name)) is not None and found.layout.context == current]
+    before = [one for found in others for one in found.former_contexts]
+    return tuple(one for one in (current, *before) if one and one != own)
 
 
 def _add_runtime_classes(layout: Layout, options: Options) -> None:

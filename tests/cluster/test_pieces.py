@@ -82,6 +82,14 @@ def test_a_context_that_goes_is_current_no_more() -> None:
     assert kubeconfig.without(both, "work") == _entries("sandlot-a", current="sandlot-a")
 
 
+def test_what_was_current_before_is_current_again() -> None:
+    """The latest of those that are still there; what somebody chose meanwhile stays."""
+    both = {**_entries("work", "sandlot-a", current="sandlot-a")}
+    assert kubeconfig.without(both, "sandlot-a", ("sandlot-gone", "work"))["current-context"] == "work"
+    assert kubeconfig.without(both, "sandlot-a", ("sandlot-gone",))["current-context"] == ""
+    assert kubeconfig.without({**both, "current-context": "other"}, "sandlot-a", ("work",))["current-context"] == "other"
+
+
 def test_the_users_kubeconfig_is_the_one_kubectl_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several the first that exists, else the last; with none named, the one in the home directory."""
     first, last = tmp_path / "first", tmp_path / "last"
