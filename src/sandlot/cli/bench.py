@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from sandlot.bench.table import COLUMNS, Table, plot
+from sandlot.cli.grouping import Verbs
 from sandlot.cli.output import json_option, print_json, print_table, say
 from sandlot.cli.running import run
 
@@ -20,7 +21,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def _on_cluster(command: _Command) -> _Command:
     """Options of every benchmark on a cluster."""
     for option in (
-        click.option("--advertise", help="This machine, as the cluster's pods see it [default: found by the way to them]."),
         click.option("--image", default="busybox:1", show_default=True, help="Task image, with a shell and sleep; dir: too."),
         click.option("--kubernetes", is_flag=True, required=True, help="On the cluster that the kubeconfig names."),
     ):
@@ -28,7 +28,12 @@ def _on_cluster(command: _Command) -> _Command:
     return command
 
 
-@click.group("bench")
+_advertise_option = click.option(
+    "--advertise", help="This machine, as the cluster's pods see it [default: found by the way to them]."
+)
+
+
+@click.group("bench", cls=Verbs)
 def command() -> None:
     """Measure this machine against its own floor. The numbers to compare are the ratios."""
 
@@ -90,6 +95,7 @@ def reset(times: int, files: int, as_json: bool, picture: Path | None) -> int:
 
 @command.command("burst")
 @_on_cluster
+@_advertise_option
 @click.option("--requests", default=1000, show_default=True, type=click.IntRange(1), help="Sandboxes asked for at once.")
 @click.option("--clients", default=4, show_default=True, type=click.IntRange(1), help="Processes that ask.")
 @click.option("--real/--fake-nodes", "real", default=True, help="Nodes that run containers, or kwok's [default: real].")
@@ -139,6 +145,7 @@ def burst(
 
 @command.command("exec")
 @_on_cluster
+@_advertise_option
 @click.option("--blocks", default=20, show_default=True, type=click.IntRange(20), help="Blocks of each way, in turn.")
 @click.option("--size", default=25, show_default=True, type=click.IntRange(1), help="Commands in a block.")
 @json_option
@@ -170,7 +177,6 @@ def pool(
     *,
     kubernetes: bool,
     image: str,
-    advertise: str | None,
     rollouts: int,
     concurrency: int,
     as_json: bool,

@@ -93,8 +93,9 @@ async def _try_one(provider: Provider) -> tuple[str, float | None]:
 
 
 def _show(findings: Findings) -> None:
+    facts = [(name, value) for name, value in findings.facts.items() if name != "mode"]  # said already
     state = f"works, first command after {findings.first_command_ms:.1f} ms" if findings.works else findings.problem
-    print_table(("WHAT", "FOUND"), [("sandbox", state), ("id mode", findings.mode), *findings.facts.items()])
+    print_table(("WHAT", "FOUND"), [("sandbox", state), ("id mode", findings.mode), *facts])
     if findings.missing:
         print()
         print_table(("MISSING", "WHY", "REMEDY"), [(item.what, item.why, item.remedy) for item in findings.missing])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from sandlot.cli.grouping import Verbs
 from sandlot.cli.kubernetes import Where, look_options
 from sandlot.cli.notices import show_notices
 from sandlot.cli.output import json_option, print_json, say
@@ -14,7 +15,7 @@ from sandlot.cli.running import run
 from sandlot.errors import BadRequest
 
 
-@click.group("image")
+@click.group("image", cls=Verbs)
 def command() -> None:
     """Make and push the images that pods are made from."""
 

@@ -55,6 +55,7 @@ def _show(found: list[Found]) -> None:
             for host in found
             for box in host.sandboxes
         ],
+        long="IMAGE",
     )
     for host in found:
         if not host.alive:
@@ -79,7 +80,7 @@ def _show_cluster(seen: Survey) -> None:
         )
         for one in seen.sandboxes
     ]  # fmt: skip
-    print_table(_CLUSTER_COLUMNS, rows)
+    print_table(_CLUSTER_COLUMNS, rows, long="IMAGE")
     print()
     clients = [(one.id, one.holder, one.sandboxes, _left(one.lease_left_s)) for one in seen.clients]
     print_table(_CLIENT_COLUMNS, clients)

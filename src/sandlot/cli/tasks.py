@@ -12,6 +12,7 @@ import click
 
 from sandlot.backends.local.runtime import cache_dir
 from sandlot.cli.failures import one_line
+from sandlot.cli.grouping import Verbs
 from sandlot.cli.output import json_option, print_json, print_table, say
 from sandlot.cli.running import run
 from sandlot.errors import BadRequest, SandlotError, WriteFailed
@@ -26,7 +27,7 @@ from sandlot.tasks.rows import read_rows
 from sandlot.tasks.swe import encode_row
 
 
-@click.group("tasks")
+@click.group("tasks", cls=Verbs)
 def command() -> None:
     """Make and check task files: one task a line, in the usual SWE form."""
 

@@ -39,3 +39,25 @@ def test_a_table_shows_hostile_names_without_obeying_them(capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "[bold]x[/bold]" in out
+
+
+def test_a_row_is_one_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that others can read it; the long column stands where it stood."""
+    image = "registry.example/" + "x" * 200
+    print_table(("NAME", "IMAGE", "NODE"), [("box-1", image, "n1"), ("box-2", "host", "n2")], long="IMAGE")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["NAME", "IMAGE", "NODE"], ["box-1", image, "n1"], ["box-2", "host", "n2"]]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(60, 2), (200, 1)])
+def test_only_the_long_column_is_folded_on_a_terminal(
+    columns: int, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none where that would leave a pillar of fragments: the terminal wraps the row by itself."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(("NAME", "IMAGE"), [("box-1", "y" * 80)], long="IMAGE")
+    assert len(capsys.readouterr().out.splitlines()) == 1 + lines
+    print_table(("NAME", "IMAGE"), [("n" * 50, "y" * 80)], long="IMAGE")
+    assert len(capsys.readouterr().out.splitlines()) == 2

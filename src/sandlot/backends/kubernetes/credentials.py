@@ -98,9 +98,20 @@ async def _from_kubeconfig(path: str, context: str | None) -> Credentials:
         # Made anew each time, so that a plugin runs again for a token that was refused before its time.
         loader = await load_kube_config(path, context, client_configuration=configuration)
     except Exception as error:  # whatever a broken file or a plugin causes, its text is all there is to know
-        raise Unsupported(f"the kubeconfig {path} cannot be used: {error}", hint="try `kubectl version` with it") from error
+        raise Unsupported(
+            f"the kubeconfig {path} cannot be used: {_why(error)}", hint="try `kubectl version` with it"
+        ) from error
     namespace = ((loader.current_context or {}).get("context") or {}).get("namespace") or "default"
     return await _ready(configuration, namespace, in_cluster=False)
+
+
+def _why(error: Exception) -> str:
+    """Of what is no kubeconfig at all the library says only where it stumbled."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    if isinstance(error, (TypeError, KeyError, AttributeError, IndexError)):
+        return "it is not of a kubeconfig's form, YAML with clusters, users and contexts"
+    return str(error)
 
 
 async def _from_pod() -> Credentials:

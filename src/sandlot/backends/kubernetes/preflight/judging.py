@@ -76,11 +76,12 @@ def _namespace(facts: Facts) -> Iterator[Finding]:
         return
     level = facts.namespace_labels.get(SECURITY_LABEL, "privileged")
     if level == "restricted":
-        cost = "pods that run as root are refused, and so is delivery by hostpath"
+        cost = "pods that run as root are refused, and so is delivery by hostpath (as by baseline, too)"
         remedy = 'PodOptions(security="restricted") with a numeric user, or label the namespace baseline'
         yield Finding("costs", "pod security level", level, cost, remedy)
     else:
-        yield Finding("good", "pod security level", f"{level} (namespace {facts.namespace})")
+        cost = "delivery by hostpath is refused" if level == "baseline" else ""
+        yield Finding("good", "pod security level", f"{level} (namespace {facts.namespace})", cost)
 
 
 def _quotas(facts: Facts) -> Iterator[Finding]:

@@ -156,6 +156,8 @@ def test_ways_that_were_tried_are_told_and_none_at_all_blocks() -> None:
 
 @pytest.mark.parametrize(("level", "told"), [("restricted", "costs"), ("baseline", "good")])
 def test_the_security_level_is_told(level: str, told: str) -> None:
-    """One that refuses root costs most task images."""
+    """One that refuses root costs most task images; both refuse directories of the node."""
     labels = {"pod-security.kubernetes.io/enforce": level}
-    assert found(replace(GOOD, namespace_labels=labels), "pod security level").level == told
+    one = found(replace(GOOD, namespace_labels=labels), "pod security level")
+    assert one.level == told
+    assert "hostpath is refused" in one.cost or "delivery by hostpath" in one.cost
