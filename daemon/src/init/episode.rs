@@ -233,7 +233,7 @@ fn place_devices<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let path = format!("/r/dev/{name}");
         make_parents_of(&path, "/r/dev").map_err(failed)?;
         mounts::make_mount_point(path.as_str()).map_err(failed)?;
-        mounts::relocate(format!("/dev/{name}"), path.as_str()).map_err(failed)?;
+        mounts::bind(format!("/dev/{name}"), path.as_str(), Depth::Single).map_err(failed)?;
     }
     for (name, target) in DEV_LINKS {
         rustix::fs::symlinkat(target, &dev, name).map_err(failed)?;
@@ -269,7 +269,9 @@ fn place_dev_filesystems(shm_bytes: u64) -> Result<()> {
             .and_then(|()| mounts::attach(filesystem, path.as_str()))
             .map_err(|errno| Error::at_path("place a file system of /dev", errno, name.as_bytes()))?;
     }
-    Ok(())
+    // gVisor takes the mode that was asked for terminals for that of their directory.
+    rustix::fs::chmod(c"/r/dev/pts", Mode::from_raw_mode(0o755))
+        .map_err(|errno| Error::system("open the directory of terminals", errno))
 }
 
 /// Terminals of the episode's own. Where only one id is mapped there is no group of terminals to give them to.
@@ -290,8 +292,7 @@ fn seal_root(targets: &[Target], writable: &[(&str, u32)]) -> rustix::io::Result
         mounts::attach(&tree, format!("/r/{name}"))?;
     }
     for target in targets {
-        let at = rustix::fs::open(format!("/r{}", target.path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        mounts::restrict(at.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        mounts::make_read_only(format!("/r{}", target.path))?;
     }
     Ok(())
 }

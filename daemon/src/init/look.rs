@@ -48,7 +48,7 @@ impl Look {
             // What runs is the main loop's to say.
             processes: false,
             files: self.uppers == fresh.uppers && self.inodes == fresh.inodes,
-            mounts: places(&self.mounts).eq(places(&fresh.mounts)),
+            mounts: places(&self.mounts) == places(&fresh.mounts),
             ipc: now.ipc != before.ipc,
             hostname: self.hostname == fresh.hostname,
             network: network == Network::Host || now.net != before.net,
@@ -97,10 +97,13 @@ fn mounts(proc: BorrowedFd<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// What is mounted where and how, without the numbers that differ from mount to mount, and without the directories of
-/// the uppers, which differ from episode to episode where they are on disk.
-fn places(mountinfo: &str) -> impl Iterator<Item = Vec<&str>> {
-    mountinfo.lines().map(|line| line.split(' ').skip(4).collect())
+/// What is mounted where and how, by place, without the numbers that differ from mount to mount, and without the
+/// directories of the uppers, which differ from episode to episode where they are on disk. Not every kernel lists mounts
+/// in the order in which they were made; those at one place stay in theirs.
+fn places(mountinfo: &str) -> Vec<Vec<&str>> {
+    let mut places: Vec<Vec<&str>> = mountinfo.lines().map(|line| line.split(' ').skip(4).collect()).collect();
+    places.sort_by_key(|fields| fields.first().copied());
+    places
 }
 
 #[cfg(test)]
@@ -123,6 +126,9 @@ mod tests {
         assert_eq!(again.compare(&fresh, before, now, Network::None), all);
         let more = look(&format!("{ROOT}31 30 0:27 / /mnt rw - tmpfs none rw\n"));
         assert_eq!(more.compare(&fresh, before, now, Network::None), Verified { mounts: false, ..all });
+        let (one, other) = ("31 30 0:27 / /a rw - tmpfs none rw\n", "32 30 0:28 / /b rw - tmpfs none rw\n");
+        let (fresh_two, turned) = (look(&[ROOT, one, other].concat()), look(&[other, one, ROOT].concat()));
+        assert_eq!(turned.compare(&fresh_two, before, now, Network::None), all);
         let writable = look(&ROOT.replace("rw,relatime", "ro,relatime"));
         assert_eq!(writable.compare(&fresh, before, now, Network::None), Verified { mounts: false, ..all });
         let files = Look { inodes: Some(8), ..look(ROOT) };

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 use rustix::path::Arg;
 
@@ -53,7 +54,7 @@ pub fn clone_tree(directory: impl AsFd, path: impl Arg, depth: Depth) -> rustix:
     rustix::mount::open_tree(directory, path, flags)
 }
 
-/// How much of a tree of mounts [`clone_tree`] takes.
+/// How much of a tree of mounts [`clone_tree`] and [`bind`] take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     Single,
@@ -95,6 +96,20 @@ pub fn attach(mount: impl AsFd, path: impl Arg) -> rustix::io::Result<()> {
 /// Move the mount at `from`, with what is mounted below it, to `to`.
 pub fn relocate(from: impl Arg, to: impl Arg) -> rustix::io::Result<()> {
     rustix::mount::move_mount(CWD, from, CWD, to, MoveMountFlags::empty())
+}
+
+/// Mount what is at `from`, a directory or a single file, at `to` as well. Both are in sight, and the new mount can be
+/// moved: gVisor has no detached mounts of single files, and locks the others where Linux unlocks them.
+pub fn bind(from: impl Arg, to: impl Arg, depth: Depth) -> rustix::io::Result<()> {
+    match depth {
+        Depth::Single => rustix::mount::mount_bind(from, to),
+        Depth::Whole => rustix::mount::mount_bind_recursive(from, to),
+    }
+}
+
+/// Forbid writing to the mount at `path` that somebody has just made, with no other flags.
+pub fn make_read_only(path: impl Arg) -> rustix::io::Result<()> {
+    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, c"")
 }
 
 /// Nothing that is mounted or unmounted here reaches another mount namespace, or comes from one.

@@ -55,7 +55,8 @@ pub struct Outer {
 pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
     mounts::isolate_propagation()?;
     let furniture = Furniture::gather(blueprint.proc)?;
-    enter_empty_root(ROOT_BYTES, ROOT_FILES)?;
+    open_empty_root(ROOT_BYTES, ROOT_FILES)?;
+    mounts::become_root()?;
     make_directories(&["l", "l/base", "proc", "sys", "dev", "disk", "u", "r"])?;
     let proc = furniture.place()?;
     match &blueprint.root {
@@ -133,8 +134,8 @@ impl Furniture {
     }
 }
 
-/// Be in a new root with nothing in it, for so many bytes and files.
-pub fn enter_empty_root(bytes: u64, files: u64) -> Result<()> {
+/// Be in a directory that can become the root, with nothing in it, for so many bytes and files. What was in sight still is.
+pub fn open_empty_root(bytes: u64, files: u64) -> Result<()> {
     let (bytes, files) = (bytes.to_string(), files.to_string());
     let root = mounts::new_filesystem(
         "tmpfs",
@@ -142,8 +143,7 @@ pub fn enter_empty_root(bytes: u64, files: u64) -> Result<()> {
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
     )?;
     mounts::attach(&root, c"/").map_err(|errno| Error::system("attach the outer root", errno))?;
-    rustix::process::fchdir(&root).map_err(|errno| Error::system("enter the outer root", errno))?;
-    mounts::become_root()
+    rustix::process::fchdir(&root).map_err(|errno| Error::system("enter the outer root", errno))
 }
 
 fn mask_proc() -> Result<()> {

@@ -75,6 +75,11 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS__sysctl,
 ];
 
+/// What sends a signal to the process in its first argument. Process 1 gets none of them from inside, and nobody is told:
+/// so Linux does it with those that would end it, and gVisor does not.
+const SIGNALLING: [libc::c_long; 5] =
+    [libc::SYS_kill, libc::SYS_tkill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
+
 /// `open_tree_attr`, which the C library's list does not have yet; the same number everywhere.
 const SYS_OPEN_TREE_ATTR: u32 = 467;
 
@@ -138,6 +143,12 @@ pub fn program() -> Vec<sock_filter> {
         code.for_call(call(number), |code| {
             code.load(argument(0));
             code.unless_one_of_return(&FAMILIES.map(i32::cast_unsigned), errno(libc::EAFNOSUPPORT));
+        });
+    }
+    for number in SIGNALLING {
+        code.for_call(call(number), |code| {
+            code.load(argument(0));
+            code.if_equal_return(1, errno(0));
         });
     }
     code.for_call(call(libc::SYS_personality), |code| {
@@ -301,6 +312,17 @@ mod tests {
         assert_eq!(run(&program(), 0x4000_0003, 1, [0, 0]), errno(libc::ENOSYS));
         #[cfg(target_arch = "x86_64")]
         assert_eq!(run(&program(), AUDIT_ARCH, X32_BIT | 1, [0, 0]), errno(libc::ENOSYS));
+    }
+
+    /// Everybody may be signalled but process 1, for whom nothing is done and no error told.
+    #[test]
+    fn process_1_gets_no_signals() {
+        for number in SIGNALLING {
+            assert_eq!(decide(number, [1, 9]), RET_ERRNO);
+            for other in [0, 2, u32::MAX] {
+                assert_eq!(decide(number, [other, 9]), RET_ALLOW);
+            }
+        }
     }
 
     /// Terminals may be used, but not typed into.

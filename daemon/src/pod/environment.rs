@@ -13,6 +13,7 @@
 //! SANDLOT_UNENFORCED   limits that nobody enforces, comma-separated
 //! SANDLOT_RESET        auto, overlay, tracked, none: see [`super::tier`]
 //! SANDLOT_DISK_BYTES   what the files of an episode may take, where that can be limited
+//! SANDLOT_SHM_BYTES    the size of /dev/shm, likewise
 //! ```
 
 use std::collections::BTreeMap;

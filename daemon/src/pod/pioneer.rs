@@ -149,26 +149,33 @@ fn build_outer(survey: &Survey) -> Result<Outer> {
     let proc = take("/proc", Depth::Whole)?;
     let directories = survey.targets.iter().filter(|target| target.lowers > 0);
     let lowers = directories.map(|target| take(&target.path, Depth::Single)).collect::<Result<Vec<_>>>()?;
-    let places = survey.carried.places.iter().map(|place| take(place, Depth::Whole)).collect::<Result<Vec<_>>>()?;
-    let devices = survey.carried.devices.iter().map(|name| take(&format!("/dev/{name}"), Depth::Single));
-    let devices = devices.collect::<Result<Vec<_>>>()?;
     let old = open_directory("/")?;
-    outer::enter_empty_root(2 * copies::MOST_BYTES, 2 * copies::MOST_FILES)?;
-    make_directories(&["l", "l/base", "carried", "dev", "u", "r", "disk"])?;
+    outer::open_empty_root(2 * copies::MOST_BYTES, 2 * copies::MOST_FILES)?;
+    carry(&survey.carried)?;
+    mounts::become_root()?;
+    make_directories(&["l", "l/base", "u", "r", "disk"])?;
     attach_lowers(&survey.targets, &lowers)?;
-    let failed = |errno| Error::system("attach what is carried", errno);
-    for (number, place) in places.iter().enumerate() {
-        make_directories(&[&Carried::ready(number)[1..]])?;
-        mounts::attach(place, Carried::ready(number)).map_err(failed)?;
-    }
-    for (name, device) in survey.carried.devices.iter().zip(&devices) {
-        let path = format!("/dev/{name}");
-        episode::make_parents_of(&path, "/dev").map_err(failed)?;
-        mounts::make_mount_point(path.as_str()).map_err(failed)?;
-        mounts::attach(device, path.as_str()).map_err(failed)?;
-    }
     fill_base(&old, survey)?;
     Ok(Outer { namespace: namespaces::current(proc.as_fd(), "mnt")?, proc, root: open_directory("/")? })
+}
+
+/// Lay ready what every episode carries on, below the current directory, which becomes the root.
+fn carry(carried: &Carried) -> Result<()> {
+    for (number, place) in carried.places.iter().enumerate() {
+        let to = format!(".{}", Carried::ready(number));
+        episode::make_parents_of(&to, ".")
+            .and_then(|()| base::make_directory(&to, 0o755))
+            .and_then(|()| mounts::bind(place.as_str(), to.as_str(), Depth::Whole))
+            .map_err(|errno| Error::at_path("take", errno, place.as_bytes()))?;
+    }
+    for name in &carried.devices {
+        let (from, to) = (format!("/dev/{name}"), format!("./dev/{name}"));
+        episode::make_parents_of(&to, ".")
+            .and_then(|()| mounts::make_mount_point(to.as_str()))
+            .and_then(|()| mounts::bind(from.as_str(), to.as_str(), Depth::Single))
+            .map_err(|errno| Error::at_path("take", errno, from.as_bytes()))?;
+    }
+    Ok(())
 }
 
 /// Our own layer: what lies between the mounts, as it is in the container's root `old`.

@@ -20,6 +20,8 @@ const UPPER_SHARE: u64 = 2;
 pub struct Sizes {
     /// As the spec wants it.
     pub disk: Option<u64>,
+    /// Of /dev/shm, likewise.
+    pub shm: Option<u64>,
     /// What the container may have of memory, of which files are a part here.
     pub memory: Option<u64>,
 }
@@ -30,6 +32,11 @@ impl Sizes {
         let most = self.memory.unwrap_or_else(machine_bytes) / UPPER_SHARE;
         self.disk.map_or(most, |disk| disk.min(most))
     }
+
+    /// What was asked for, and never more than the container's own has; not every runtime gives that the size it was told.
+    fn shm(self, own: u64) -> u64 {
+        self.shm.map_or(own, |shm| shm.min(own)).max(1)
+    }
 }
 
 /// Make namespaces of our own, and everything in them.
@@ -39,7 +46,7 @@ impl Sizes {
 pub fn prepare(sizes: Sizes) -> Result<(Arc<Blueprint>, Made)> {
     let daemon = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let survey = Survey::take(&daemon)?;
-    let blueprint = blueprint(&survey, sizes.upper())?;
+    let blueprint = blueprint(&survey, sizes)?;
     let made = pioneer::make(&blueprint, &survey)?;
     Ok((Arc::new(blueprint), made))
 }
@@ -50,7 +57,8 @@ pub fn enter((blueprint, made): (Arc<Blueprint>, Made)) -> Result<Renewal> {
     Renewal::new(blueprint, Kept { outer, whole: Whole::default(), warden: None, lock: None }, episode)
 }
 
-fn blueprint(survey: &Survey, size_bytes: u64) -> Result<Blueprint> {
+fn blueprint(survey: &Survey, sizes: Sizes) -> Result<Blueprint> {
+    let size_bytes = sizes.upper();
     let system = |doing: &str, errno| Error::system(doing, errno);
     let shm = rustix::fs::statvfs(c"/dev/shm").map_err(|errno| system("look at /dev/shm", errno))?;
     Ok(Blueprint {
@@ -70,7 +78,7 @@ fn blueprint(survey: &Survey, size_bytes: u64) -> Result<Blueprint> {
         },
         proc: ProcPlan::Own,
         surroundings: Surroundings::Carried(survey.carried.clone()),
-        shm_bytes: (shm.f_blocks * shm.f_frsize).max(1),
+        shm_bytes: sizes.shm(shm.f_blocks * shm.f_frsize),
         cpu_limit_millis: None,
         resolver: Vec::new().into(),
         idle_timeout_ms: None,
@@ -90,11 +98,20 @@ mod tests {
     /// The smaller of what was asked for and half of the memory; that half where nothing was.
     #[test]
     fn files_leave_memory_for_processes() {
-        let upper = |disk, memory| Sizes { disk, memory }.upper();
+        let upper = |disk, memory| Sizes { disk, memory, shm: None }.upper();
         assert_eq!(upper(Some(16), Some(100)), 16);
         assert_eq!(upper(Some(80), Some(100)), 50);
         assert_eq!(upper(None, Some(100)), 50);
         assert_eq!(upper(Some(16), None), 16);
         assert_eq!(upper(None, None), machine_bytes() / 2);
+    }
+
+    /// The smaller of what was asked for and what the runtime has given.
+    #[test]
+    fn shared_memory_is_what_was_asked_for() {
+        let shm = |shm, own| Sizes { disk: None, memory: None, shm }.shm(own);
+        assert_eq!(shm(Some(16), 100), 16);
+        assert_eq!(shm(Some(160), 100), 100);
+        assert_eq!(shm(None, 100), 100);
     }
 }

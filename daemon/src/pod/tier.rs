@@ -14,6 +14,8 @@ pub struct Wanted {
     pub way: Way,
     /// What the files of an episode may take, where they can be given a limit of their own.
     pub disk_bytes: Option<u64>,
+    /// The size of /dev/shm, where it can be given one.
+    pub shm_bytes: Option<u64>,
     /// What is put back where there is no overlay, as far as it is little: where commands work and live.
     pub places: Vec<Vec<u8>>,
 }
@@ -29,7 +31,7 @@ pub enum Way {
 }
 
 impl Wanted {
-    /// From `SANDLOT_RESET` and `SANDLOT_DISK_BYTES`.
+    /// From `SANDLOT_RESET`, `SANDLOT_DISK_BYTES` and `SANDLOT_SHM_BYTES`.
     ///
     /// # Errors
     /// `bad_request` for a tier that nobody knows, and for a size that is no number.
@@ -41,7 +43,8 @@ impl Wanted {
             "none" => Way::None,
             other => return Err(Error::new(Code::BadRequest, format!("SANDLOT_RESET={other:?} is not known"))),
         };
-        Ok(Wanted { way, disk_bytes: environment.number("DISK_BYTES")?, places })
+        let (disk_bytes, shm_bytes) = (environment.number("DISK_BYTES")?, environment.number("SHM_BYTES")?);
+        Ok(Wanted { way, disk_bytes, shm_bytes, places })
     }
 }
 
@@ -67,7 +70,8 @@ pub fn enter(wanted: Wanted, watched: Watched, standing: &mut Standing) -> Resul
     if !may_have_overlay {
         return Ok(in_place(&wanted, watched, standing));
     }
-    match renewed::prepare(Sizes { disk: wanted.disk_bytes, memory: watched.usage().memory_limit_bytes }) {
+    let memory = watched.usage().memory_limit_bytes;
+    match renewed::prepare(Sizes { disk: wanted.disk_bytes, shm: wanted.shm_bytes, memory }) {
         Ok(prepared) => {
             let undoing = Undoing::Overlay(Box::new(renewed::enter(prepared)?));
             standing.is_admin = true;
@@ -96,7 +100,11 @@ fn in_place(wanted: &Wanted, watched: Watched, standing: &Standing) -> Tier {
     Tier { features, hooks: Box::new(InContainer { watched, undoing }) }
 }
 
-/// Root of a user namespace has no say over the pod's network, and needs none where everybody may listen on low ports.
+/// Root of a user namespace has no say over the pod's network, and needs none where everybody may listen on low ports. A
+/// kernel that knows user namespaces and not this number is gVisor's, which keeps no ports back.
 fn low_ports_are_free() -> bool {
-    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").is_ok_and(|text| text.trim() == "0")
+    match std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start") {
+        Ok(text) => text.trim() == "0",
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
 }

@@ -163,7 +163,8 @@ def _container(request: PodRequest) -> Json:
 
 def _environment(request: PodRequest) -> list[Json]:
     spec, grant = request.spec, request.grant
-    ours = {"SANDLOT_NAME": request.name, "SANDLOT_DISK_BYTES": str(spec.disk_bytes), **request.environment}
+    sizes = {"SANDLOT_DISK_BYTES": str(spec.disk_bytes), "SANDLOT_SHM_BYTES": str(spec.shm_bytes)}
+    ours = {"SANDLOT_NAME": request.name, **sizes, **request.environment}
     if spec.user is not None and _numeric(spec) is None:
         ours["SANDLOT_USER"] = str(spec.user)
     limits = unenforced(spec)

@@ -59,6 +59,7 @@ def test_pod_of_a_plain_spec_is_as_small_as_it_can_be() -> None:
             "env": [
                 {"name": "SANDLOT_NAME", "value": "a1b2c3d4-1"},
                 {"name": "SANDLOT_DISK_BYTES", "value": "1073741824"},
+                {"name": "SANDLOT_SHM_BYTES", "value": "67108864"},
                 {"name": "SANDLOT_ENROL", "value": "s"},
                 {"name": "SANDLOT_UNENFORCED", "value": "pids"},
             ],
