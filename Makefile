@@ -56,7 +56,7 @@ test: lint test-rust test-python ## every check, and every test but those that t
 
 test-full: export SANDLOT_TEST_FULL := 1
 test-full: CLUSTER_PARTS := --runtimes gvisor --policies
-test-full: test ## all of that and the long tests, too: every fault of a cluster
+test-full: test ## all of that and the long tests, too (an hour): every way, runtime and fault of a cluster
 
 test-rust: setup
 	@cd daemon && cargo test -q --locked

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ settings.load_profile("any machine")
 # pytest-asyncio asks for the current event loop before it brings its own. Up to Python 3.13 the answer is a new loop
 # that nobody closes, unless it has been said that there is none.
 asyncio.set_event_loop(None)
+
+
+# A shell that runs a script starts its background jobs with interrupts ignored, and every process that a test starts would
+# inherit that, also one that is to be interrupted.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
