@@ -93,8 +93,10 @@ class Api:
         """Close every connection. Idempotent."""
         if self._reloading is not None:
             self._reloading.cancel()
-        await self._requests.close()
-        await self._streams.close()
+        try:
+            await self._requests.close()
+        finally:
+            await self._streams.close()
 
     async def __aenter__(self) -> Api:
         return self

@@ -106,8 +106,10 @@ class KubernetesBackend:
         try:
             self._state = await self._started(api)
         except BaseException:
-            await self._images.aclose()
-            await api.aclose()
+            try:
+                await self._images.aclose()
+            finally:
+                await api.aclose()
             raise
 
     async def _started(self, api: Api) -> _Running:

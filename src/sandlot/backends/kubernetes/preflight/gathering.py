@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from sandlot.backends.kubernetes.api import Api
+from sandlot.backends.kubernetes.api import Api, Query
 from sandlot.backends.kubernetes.api_errors import ApiDenied, ApiError, ApiNotFound
 from sandlot.backends.kubernetes.objects import Named, NamedList, Object
 from sandlot.backends.kubernetes.preflight.facts import (
@@ -74,11 +74,11 @@ async def gather(api: Api, namespace: str, *, tried: tuple[Tried, ...] = ()) -> 
     async with asyncio.TaskGroup() as group:
         missing = group.create_task(_missing_rights(api, namespace))
         home = group.create_task(_namespace(api, path))
-        quotas = group.create_task(_allowed(api.get(f"{path}/resourcequotas", _Quotas)))
-        ranges = group.create_task(_allowed(api.get(f"{path}/limitranges", _Ranges)))
+        quotas = group.create_task(_seen(api, f"{path}/resourcequotas", _Quotas))
+        ranges = group.create_task(_seen(api, f"{path}/limitranges", _Ranges))
         hooks = group.create_task(_webhooks(api))
-        nodes = group.create_task(_allowed(api.get("/api/v1/nodes", Nodes, query={"limit": str(NODES)})))
-        classes = group.create_task(_allowed(api.get("/apis/node.k8s.io/v1/runtimeclasses", NamedList)))
+        nodes = group.create_task(_seen(api, "/api/v1/nodes", Nodes, query={"limit": str(NODES)}))
+        classes = group.create_task(_seen(api, "/apis/node.k8s.io/v1/runtimeclasses", NamedList))
         registry = group.create_task(_registry(api))
     seen = nodes.result()
     named = classes.result()
@@ -104,15 +104,15 @@ async def gather(api: Api, namespace: str, *, tried: tuple[Tried, ...] = ()) -> 
 async def look_at_nodes(api: Api) -> tuple[str, tuple[Node, ...] | None]:
     """The server's version and some of its nodes: what choosing a delivery needs, in two requests."""
     version, nodes = await asyncio.gather(
-        api.get("/version", _Version), _allowed(api.get("/api/v1/nodes", Nodes, query={"limit": str(NODES)}))
+        api.get("/version", _Version), _seen(api, "/api/v1/nodes", Nodes, query={"limit": str(NODES)})
     )
     return version.git_version, None if nodes is None else nodes.items
 
 
-async def _allowed(asking: Coroutine[object, object, _T]) -> _T | None:
+async def _seen(api: Api, path: str, shape: type[_T], *, query: Query | None = None) -> _T | None:
     """The answer, or None where it may not be asked or there is no such thing in this version."""
     try:
-        return await asking
+        return await api.get(path, shape, query=query)
     except (ApiDenied, ApiNotFound):
         return None
 
@@ -168,7 +168,7 @@ async def _namespace(api: Api, path: str) -> tuple[dict[str, str] | None, bool]:
 
 async def _webhooks(api: Api) -> tuple[Webhook, ...] | None:
     both = await asyncio.gather(
-        *(_allowed(api.get(f"{_WEBHOOKS}/{kind}webhookconfigurations", _Webhooks)) for kind in ("mutating", "validating"))
+        *(_seen(api, f"{_WEBHOOKS}/{kind}webhookconfigurations", _Webhooks) for kind in ("mutating", "validating"))
     )
     if None in both:
         return None
