@@ -34,6 +34,14 @@ impl Server {
         told.into_iter().zip(arguments).map(process).collect()
     }
 
+    /// How many there are of those that a reset ends: not the daemon's own, and not who has come in from outside.
+    pub(super) fn count_processes(&self) -> u32 {
+        let own = std::process::id();
+        let entries = table::scan();
+        let ends = |entry: &&Entry| entry.pid != own && entry.ppid != 0 && entry.state != 'Z' && !self.is_own(entry);
+        u32::try_from(entries.iter().filter(ends).count()).unwrap_or(u32::MAX)
+    }
+
     fn keys_by_pid(&self) -> HashMap<u32, &str> {
         self.commands.iter().map(|(_, command)| (command.pid, command.key.as_str())).collect()
     }

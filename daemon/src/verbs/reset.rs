@@ -9,7 +9,9 @@ use crate::serve::{Server, microseconds};
 impl Server {
     pub(super) fn reset(&mut self, link: u64, id: u32, request: &Reset) -> Result<()> {
         let began = Instant::now();
-        let killed = self.kill_everything()?;
+        // Some that die are buried by who dies with them, so that we see nothing of it.
+        let there = self.count_processes();
+        let killed = self.kill_everything()?.max(there);
         self.forget_episode(request.keep_results);
         let episode = self.context.hooks.reset()?;
         self.context.root = episode.root;
