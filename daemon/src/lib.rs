@@ -8,7 +8,9 @@
 
 pub mod cgroup;
 pub mod commands;
+pub mod confinement;
 pub mod connection;
+pub mod descriptors;
 pub mod error;
 pub mod files;
 pub mod frame;
@@ -16,8 +18,8 @@ pub mod host;
 pub mod init;
 pub mod limits;
 pub mod message;
+pub mod namespaces;
 pub mod output;
-pub mod passing;
 pub mod pod;
 pub mod process;
 pub mod reactor;

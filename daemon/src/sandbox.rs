@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::cgroup::Leaves;
+use crate::confinement::Confinement;
 use crate::error::Result;
 use crate::files::{Destination, Layout};
-use crate::init::Confinement;
 use crate::message::{UsageReply, Verified};
 use crate::process::score::Score;
 use crate::process::tree::Company;

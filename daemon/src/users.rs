@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
+use crate::confinement::Identity;
 use crate::error::{Code, Error, Result};
-use crate::init::Identity;
 
 /// What is read of either file; the rest is not looked at.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;

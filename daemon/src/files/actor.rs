@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Gid, getgroups};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
+use crate::confinement::Identity;
 use crate::error::{Code, Error, Result};
-use crate::init::Identity;
 
 /// What root of a sandbox may do with files; the same as for its commands.
 const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN

@@ -11,8 +11,9 @@ use super::ids::Mode;
 use super::trial::Trial;
 use super::userns::Realm;
 use crate::cgroup::hierarchy::Hierarchies;
+use crate::confinement::Privileges;
 use crate::error::{Code, Error, Result};
-use crate::init::blueprint::{Blueprint, Layout, Privileges, ProcPlan, RootPlan, Surroundings, Target, UpperPlan};
+use crate::init::blueprint::{Blueprint, Layout, ProcPlan, RootPlan, Surroundings, Target, UpperPlan};
 use crate::limits::{MAX_ENV_BYTES, MAX_PATH_BYTES};
 use crate::message::{Create, Image, ImageKind, Limits, LimitsMode, Missing, Network, Owner, Upper, UpperKind};
 

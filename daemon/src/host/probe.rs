@@ -7,7 +7,7 @@ use super::runtime::Runtime;
 use super::trial::Trial;
 use super::userns::Realm;
 use crate::cgroup::hierarchy::{CONTROLLERS, Hierarchies};
-use crate::init::blueprint::Privileges;
+use crate::confinement::Privileges;
 use crate::message::Missing;
 
 type Facts = BTreeMap<String, String>;

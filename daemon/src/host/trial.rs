@@ -91,7 +91,7 @@ fn attempt() -> Trial {
         overlay: try_overlay().err().map(number),
         attributes: try_attributes().err().map(number),
         idmap: None,
-        network: crate::init::namespaces::unshare(rustix::thread::UnshareFlags::NEWNET).err().map(number),
+        network: crate::namespaces::unshare(rustix::thread::UnshareFlags::NEWNET).err().map(number),
     }
 }
 

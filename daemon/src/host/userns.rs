@@ -13,10 +13,10 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 use super::ids::{IdMap, Mode, RANGE};
 use super::runtime::errno_of;
 use super::trial::Trial;
+use crate::confinement::Privileges;
 use crate::error::{Code, Error, Result, last_errno};
-use crate::init::blueprint::Privileges;
-use crate::init::namespaces;
 use crate::message::Missing;
+use crate::namespaces;
 
 /// Where the set-user-ID helpers of shadow-utils may be. Not the client's PATH: they decide about ids.
 const HELPER_DIRECTORIES: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin"];

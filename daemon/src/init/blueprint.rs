@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::cgroup::GroupLayout;
+use crate::confinement::Privileges;
 use crate::error::{Code, Error, Result};
 use crate::message::Network;
 
@@ -38,16 +39,6 @@ pub struct Blueprint {
     pub resolver: ByteBuf,
     pub idle_timeout_ms: Option<u64>,
     pub layout: Layout,
-}
-
-/// What root of the sandbox may be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Privileges {
-    /// Many ids: set-user-ID programs and changes of owner work.
-    Range,
-    /// One id: nothing that is executed gains a privilege.
-    Single,
 }
 
 /// What is at /proc.

@@ -10,10 +10,13 @@ use rustix::process::{Resource, Rlimit, Signal};
 
 use super::blueprint::{Blueprint, BootReply, Parts, RootPlan};
 use super::renewal::{Kept, Renewal};
-use super::{Confinement, confinement, episode, handover, namespaces, outer};
+use super::{episode, handover, outer};
 use crate::cgroup::{Leaves, Whole};
+use crate::confinement::{self, Confinement};
+use crate::descriptors::duplicate;
 use crate::error::{Error, Result};
 use crate::files::Destination;
+use crate::namespaces;
 use crate::sandbox::{OnTerminate, SandboxContext};
 use crate::source::{HostSource, Source};
 use crate::users::IdMaps;
@@ -157,11 +160,6 @@ pub fn with_path(mut env: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         env.push(DEFAULT_PATH.to_vec());
     }
     env
-}
-
-/// A copy of a descriptor, closed on exec.
-pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::system("copy a descriptor", errno))
 }
 
 /// How long each step took.

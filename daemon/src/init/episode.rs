@@ -10,10 +10,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use super::base::{self, make_directory};
 use super::blueprint::{Blueprint, Carried, ProcPlan, RootPlan, Surroundings, Target, UpperPlan};
 use super::mounts::{self, Depth, INERT};
-use super::namespaces;
 use super::outer::DEVICES;
 use crate::error::{Error, Result};
 use crate::message::Network;
+use crate::namespaces;
 
 /// Bytes and files that /dev itself may hold: links and mount points, and what careless programs put there.
 const DEV_OPTIONS: [(&str, &str); 3] = [("size", "1m"), ("nr_inodes", "1k"), ("mode", "0755")];

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::descriptors::{self, BATCH};
 use crate::error::{Code, Error, Result};
-use crate::passing::{self, BATCH};
 
 /// Bytes of one message's text, at most.
 pub const TEXT_BYTES: usize = 32;
@@ -17,13 +17,13 @@ pub fn send(link: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
 
 /// Send one message of at most [`TEXT_BYTES`] with a batch of descriptors. Does not wait.
 pub fn send_text(link: impl AsFd, text: &[u8], batch: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
-    passing::send(link, text, batch).map(drop)
+    descriptors::send(link, text, batch).map(drop)
 }
 
 /// Wait for one message, append its descriptors and give its text.
 pub fn receive(link: impl AsFd, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<u8>> {
     let mut text = [0_u8; TEXT_BYTES];
-    let count = passing::receive(link, &mut text, descriptors)
+    let count = descriptors::receive(link, &mut text, descriptors)
         .map_err(|errno| Error::system("receive from the host", errno))?;
     if count == 0 {
         return Err(Error::new(Code::Gone, "the host has closed the link"));

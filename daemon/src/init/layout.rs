@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::blueprint::{Blueprint, RootPlan, Surroundings, Target};
-use super::boot::duplicate;
 use super::episode::Episode;
 use super::outer::Outer;
+use crate::descriptors::duplicate;
 use crate::error::{Error, Result};
 use crate::files::{Layer, Layout};
 

@@ -4,28 +4,22 @@
 //! link to the host. What it shall become comes over the link ([`blueprint`], [`handover`]). It builds an outer mount
 //! namespace that commands never see ([`outer`], [`base`]) and in it one episode after the other ([`episode`], [`renewal`]).
 //!
-//! Commands get less than the init has: see [`confinement`] and [`seccomp`].
+//! Commands get less than the init has: see [`crate::confinement`].
 
 pub mod base;
 pub mod blueprint;
 pub mod boot;
-pub mod confinement;
 pub mod episode;
 pub mod handover;
 mod layout;
 pub mod look;
 pub mod mounts;
-pub mod namespaces;
 pub mod outer;
 pub mod renewal;
-pub mod seccomp;
 pub mod spare;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-pub use confinement::{Allowance, Confinement, Identity, Ids};
-pub use namespaces::unshare;
 
 /// Exit code of an init whose sandbox nobody has used for its idle time-out.
 pub const IDLE: u8 = 10;

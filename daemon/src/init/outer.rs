@@ -68,7 +68,7 @@ pub fn build(blueprint: &Blueprint, parts: &Parts) -> Result<Outer> {
         }
     }
     let root = open_directory("/")?;
-    Ok(Outer { namespace: super::namespaces::current(proc.as_fd(), "mnt")?, proc, root })
+    Ok(Outer { namespace: crate::namespaces::current(proc.as_fd(), "mnt")?, proc, root })
 }
 
 /// A place in the outer namespace.

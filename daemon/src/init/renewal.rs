@@ -9,14 +9,16 @@ use rustix::process::Signal;
 
 use super::blueprint::{Blueprint, RootPlan, UpperPlan};
 use super::episode::{self, Episode};
+use super::handover;
 use super::look::{Inodes, Look, own_upper};
 use super::outer::Outer;
 use super::spare::Spare;
-use super::{boot, handover, namespaces};
 use crate::cgroup::{Freezer, GroupUsage, Whole};
+use crate::descriptors;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::message::UsageReply;
+use crate::namespaces;
 use crate::process::{table, tree};
 use crate::removal;
 use crate::sandbox::{self, Hooks};
@@ -140,7 +142,7 @@ impl Hooks for Renewal {
         let (proc, network) = (self.kept.outer.proc.as_fd(), self.blueprint.network);
         let look = Look::at(&self.blueprint, &self.episode, proc)?;
         let verified = look.compare(&self.fresh, before, Inodes::current(proc)?, network);
-        Ok(sandbox::Episode { root: boot::duplicate(&self.episode.root)?, changed_bytes, verified })
+        Ok(sandbox::Episode { root: descriptors::duplicate(&self.episode.root)?, changed_bytes, verified })
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -10,8 +10,9 @@ use rustix::thread::UnshareFlags;
 use super::blueprint::Blueprint;
 use super::episode::{self, Episode};
 use super::outer::Outer;
-use super::{boot, namespaces};
+use crate::descriptors;
 use crate::error::{Code, Error, Result};
+use crate::namespaces;
 
 /// What the thread's calls need of stack.
 const STACK_BYTES: usize = 256 << 10;
@@ -26,7 +27,7 @@ impl Spare {
     /// Start to build the episode `serial`.
     pub fn start(blueprint: &Arc<Blueprint>, outer: &Outer, serial: u64) -> Result<Self> {
         let blueprint = Arc::clone(blueprint);
-        let (namespace, proc) = (boot::duplicate(&outer.namespace)?, boot::duplicate(&outer.proc)?);
+        let (namespace, proc) = (descriptors::duplicate(&outer.namespace)?, descriptors::duplicate(&outer.proc)?);
         let thread = std::thread::Builder::new()
             .stack_size(STACK_BYTES)
             .spawn(move || build(&blueprint, &namespace, &proc, serial))

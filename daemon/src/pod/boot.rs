@@ -1,10 +1,9 @@
 //! From PID 1 of a container to a sandbox that can be served.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::container::Container;
@@ -13,11 +12,11 @@ use super::hooks::Watched;
 use super::standing::Standing;
 use super::tier::{self, Tier, Wanted};
 use crate::cgroup::Leaves;
+use crate::confinement::{Confinement, bound_capabilities};
+use crate::descriptors::open_root;
 use crate::error::{Code, Error, Result};
 use crate::files::Destination;
-use crate::init::Confinement;
 use crate::init::boot::{forbid_core_dumps, leave_keys, open_null, with_path};
-use crate::init::confinement::bound_capabilities;
 use crate::process::score::Score;
 use crate::sandbox::{OnTerminate, SandboxContext};
 use crate::seal::{Key, Secret};
@@ -115,9 +114,4 @@ fn become_daemon(standing: &Standing) -> Result<()> {
     }
     leave_keys();
     forbid_core_dumps()
-}
-
-pub(super) fn open_root() -> Result<OwnedFd> {
-    rustix::fs::open(c"/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Error::at_path("open", errno, b"/"))
 }

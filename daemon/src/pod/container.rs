@@ -7,6 +7,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup::hierarchy::{Place, Places, places};
 use crate::cgroup::{GroupLayout, GroupUsage, Whole, read_key, read_number, read_text};
+use crate::descriptors::duplicate;
 use crate::error::{Error, Result};
 
 /// What of it can be seen here.
@@ -119,10 +120,6 @@ fn open_place(place: &Place) -> Option<OwnedFd> {
 
 fn open(path: &Path) -> Option<OwnedFd> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
-}
-
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::system("copy a descriptor", errno))
 }
 
 /// Thousandths of a processor in `quota period`, the form of `cpu.max`. None for "max" and -1.

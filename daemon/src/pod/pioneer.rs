@@ -20,7 +20,8 @@ use crate::init::blueprint::{Blueprint, Carried};
 use crate::init::episode::{self, Episode, Spaces};
 use crate::init::mounts::{self, Depth};
 use crate::init::outer::{self, Outer, attach_lowers, make_directories, open_directory};
-use crate::init::{base, handover, namespaces};
+use crate::init::{base, handover};
+use crate::namespaces;
 
 /// Descriptors beside one for each upper.
 const FIXED: usize = 9;

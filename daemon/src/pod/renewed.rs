@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::pioneer::{self, Made};
 use super::survey::Survey;
 use crate::cgroup::Whole;
+use crate::confinement::Privileges;
 use crate::error::{Error, Result};
-use crate::init::blueprint::{self, Blueprint, Privileges, ProcPlan, RootPlan, Surroundings, UpperPlan};
+use crate::init::blueprint::{self, Blueprint, ProcPlan, RootPlan, Surroundings, UpperPlan};
 use crate::init::renewal::{Kept, Renewal};
 use crate::message::Network;
 

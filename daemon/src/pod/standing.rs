@@ -2,8 +2,8 @@
 
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::confinement::{Allowance, Identity, Ids};
 use crate::error::{Error, Result};
-use crate::init::{Allowance, Identity, Ids};
 use crate::users::IdMaps;
 
 /// What it takes to become somebody else.

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 
 use rustix::thread::CapabilitySet;
 
-use super::boot::open_root;
 use super::ipc;
 use super::standing::Standing;
 use super::survey::parse;
+use crate::descriptors::open_root;
 use crate::error::{Code, Error, Result};
 use crate::files::Layout;
 use crate::files::record::{Budget, ClockWatch, Moment, Record};

@@ -66,7 +66,7 @@ fn collect(found: &mut [Vec<ByteBuf>], answers: &Receiver<Vec<ByteBuf>>, until: 
 
 fn read_all(paths: &[PathBuf], answers: &Sender<Vec<ByteBuf>>) {
     // As for all threads here: the main thread changes its mount namespace, which needs a root that is its alone.
-    if let Err(error) = crate::init::unshare(UnshareFlags::FS) {
+    if let Err(error) = crate::namespaces::unshare(UnshareFlags::FS) {
         eprintln!("sandlotd: a thread for arguments: {error}");
     }
     for path in paths {

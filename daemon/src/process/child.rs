@@ -14,8 +14,8 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::program::Program;
 use super::raw::{self, CloneArgs};
+use crate::confinement::{Confinement, Identity};
 use crate::error::last_errno;
-use crate::init::{Confinement, Identity};
 
 /// Stack of a child until it executes. Only touched pages cost memory.
 const STACK_BYTES: usize = 64 * 1024;

@@ -9,7 +9,7 @@ use super::keeper::order::Order;
 use super::launch::Launch;
 use super::score::Score;
 use crate::cgroup::Leaf;
-use crate::init::Confinement;
+use crate::confinement::Confinement;
 
 /// Stacks kept for the next children.
 const SPARE_STACKS: usize = 4;

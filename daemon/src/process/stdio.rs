@@ -6,8 +6,8 @@ use rustix::fs::{Gid, Uid};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
+use crate::confinement::Identity;
 use crate::error::{Code, Error, Result};
-use crate::init::Identity;
 use crate::message::Exec;
 use crate::process::spawn::pipe;
 

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::{Call, Server};
+use crate::confinement::Identity;
 use crate::error::{Code, Error, Result};
 use crate::files::{Item, Root, act_as};
-use crate::init::Identity;
 use crate::message::Ack;
 use crate::transfer::{Exchange, Flow, Port, Positions, Ticket};
 

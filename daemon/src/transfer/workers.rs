@@ -113,7 +113,7 @@ impl Workers {
     fn work(&self) {
         // The main thread changes its root and mount namespace at a reset, which the kernel allows only to the one
         // user of such a state.
-        if let Err(error) = crate::init::unshare(UnshareFlags::FS) {
+        if let Err(error) = crate::namespaces::unshare(UnshareFlags::FS) {
             eprintln!("sandlotd: a thread for files: {error}");
         }
         let mut state = lock(&self.state);

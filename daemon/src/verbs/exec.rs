@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::commands::{Command, Handed, Number, Output, Pipe, Process, State};
+use crate::confinement::Identity;
 use crate::error::{Code, Error, Result};
-use crate::init::Identity;
 use crate::limits::{DEFAULT_CAP_BYTES, MAX_CAP_BYTES, MAX_CHUNK_BYTES, MAX_PATH_BYTES, MAX_SCRIPT_BYTES};
 use crate::message::{Exec, Mode, Reply};
 use crate::output::Store;

@@ -6,8 +6,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::super::testing::{Collected, Scratch, Scripted, is_root};
 use super::super::{Range, Write, act_as, list, read, write};
+use crate::confinement::Identity;
 use crate::error::Code;
-use crate::init::Identity;
 
 const PLAIN: Write = Write { mode: None, parents: true };
 

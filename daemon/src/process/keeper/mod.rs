@@ -20,8 +20,8 @@ use rustix::process::Signal;
 use super::child::{Report, Rules};
 use super::reaper::Death;
 use super::tree::{self, Charge};
+use crate::descriptors;
 use crate::error::last_errno;
-use crate::passing;
 
 use birth::Birthplace;
 use order::Order;
@@ -82,7 +82,7 @@ impl Keeper {
         let mut rest = order.bytes.as_slice();
         while !rest.is_empty() {
             let is_first = rest.len() == order.bytes.len();
-            match passing::send(&self.line, rest, if is_first { &order.descriptors } else { &[] }) {
+            match descriptors::send(&self.line, rest, if is_first { &order.descriptors } else { &[] }) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
                 Err(Errno::INTR) => {}

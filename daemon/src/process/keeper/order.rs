@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::init::Identity;
-use crate::passing;
+use crate::confinement::Identity;
+use crate::descriptors;
 use crate::process::child::{Files, Plan};
 use crate::process::launch::Launch;
 use crate::process::program::{Program, StringArray};
@@ -42,7 +42,7 @@ impl<'a> Order<'a> {
         let (mut descriptors, targets) = launch.descriptors();
         let into_cgroup = launch.into_cgroup();
         descriptors.extend(into_cgroup);
-        if descriptors.len() > passing::BATCH {
+        if descriptors.len() > descriptors::BATCH {
             return Err(Errno::TOOBIG);
         }
         let Plan { program, terminal, identity } = &launch.plan;
@@ -66,7 +66,7 @@ impl Received {
     pub fn wait(line: &OwnedFd) -> Option<rustix::io::Result<Self>> {
         let (mut bytes, mut filled, mut descriptors) = (vec![0; READ_BYTES], 0, Vec::new());
         loop {
-            match passing::receive(line, &mut bytes[filled..], &mut descriptors) {
+            match descriptors::receive(line, &mut bytes[filled..], &mut descriptors) {
                 Ok(count) if count > 0 => filled += count,
                 _ => return None,
             }

@@ -1,15 +1,29 @@
-//! Descriptors that go over a local socket with the bytes of a message.
+//! Descriptors: copied, opened for good, and sent over a local socket with the bytes of a message.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
+use crate::error::{Error, Result};
+
 /// Descriptors in one message; the kernel's own limit is 253.
 pub const BATCH: usize = 128;
+
+/// A copy of a descriptor, closed on exec.
+pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::system("copy a descriptor", errno))
+}
+
+/// The root that this thread has now.
+pub fn open_root() -> Result<OwnedFd> {
+    rustix::fs::open(c"/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Error::at_path("open", errno, b"/"))
+}
 
 /// Send `bytes` with at most [`BATCH`] descriptors, without waiting. Returns how many bytes went; all descriptors go with
 /// the first.

@@ -1,10 +1,12 @@
 //! What a command may be: its ids, capabilities and system calls.
 
+mod seccomp;
+
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 
-use super::blueprint::Privileges;
-use super::seccomp;
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::process::raw;
 
@@ -33,6 +35,16 @@ pub struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+}
+
+/// What root of the sandbox may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Privileges {
+    /// Many ids: set-user-ID programs and changes of owner work.
+    Range,
+    /// One id: nothing that is executed gains a privilege.
+    Single,
 }
 
 /// What a command may not do, applied in its child just before exec.
