@@ -21,13 +21,22 @@ pub fn keep(line: OwnedFd, birth: &Birthplace, rules: &Rules) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"sandlotd keeper".as_ptr());
     }
     let line = keep_only(line);
+    let rules = imposed(rules);
     let mut stack = None;
     // Nobody to tell is nobody who waits.
-    while let Some(served) = serve(&line, birth, rules, &mut stack)
+    while let Some(served) = serve(&line, birth, &rules, &mut stack)
         && served.is_ok()
     {}
     // SAFETY: always.
     unsafe { libc::_exit(0) }
+}
+
+/// What is left of the rules for each command when this process is under the filter of all; all of them where it cannot be.
+fn imposed(rules: &Rules) -> Rules {
+    match rules.confinement.impose_filter() {
+        Ok(left) => Rules { confinement: Arc::new(left), ..rules.clone() },
+        Err(_) => rules.clone(),
+    }
 }
 
 /// Let go of everything of the daemon's but the line.

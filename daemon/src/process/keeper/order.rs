@@ -31,24 +31,19 @@ pub struct Received {
     plan: Plan,
     targets: Vec<c_int>,
     descriptors: Vec<OwnedFd>,
-    /// The last descriptor is the cgroup to be born in.
-    into_cgroup: bool,
 }
 
 impl<'a> Order<'a> {
     /// # Errors
     /// `2BIG` for more than a message holds, which no program can be told anyway.
     pub fn new(launch: &Launch<'a>) -> rustix::io::Result<Self> {
-        let (mut descriptors, targets) = launch.descriptors();
-        let into_cgroup = launch.into_cgroup();
-        descriptors.extend(into_cgroup);
+        let (descriptors, targets) = launch.descriptors();
         if descriptors.len() > descriptors::BATCH {
             return Err(Errno::TOOBIG);
         }
         let Plan { program, terminal, identity } = &launch.plan;
         let mut writer = Writer::default();
         writer.number(descriptors.len())?;
-        writer.number(usize::from(into_cgroup.is_some()))?;
         writer.number(usize::from(*terminal))?;
         writer.words([identity.uid, identity.gid].into_iter())?;
         writer.words(identity.groups.iter().copied())?;
@@ -84,7 +79,7 @@ impl Received {
         if reader.number()? as usize != descriptors.len() {
             return Err(Errno::MFILE);
         }
-        let (into_cgroup, terminal) = (reader.number()? != 0, reader.number()? != 0);
+        let terminal = reader.number()? != 0;
         let ids = reader.words()?;
         let &[uid, gid] = ids.as_slice() else { return Err(Errno::PROTO) };
         let groups = reader.words()?;
@@ -93,14 +88,14 @@ impl Received {
         let (candidates, argv, env) = (strings()?, strings()?, strings()?);
         let program = Program { candidates, argv, env, complaint: reader.text()? };
         let plan = Plan { program, terminal, identity: Identity { uid, gid, groups } };
-        Ok(Received { plan, targets, descriptors, into_cgroup })
+        Ok(Received { plan, targets, descriptors })
     }
 
     /// The plan, what the child gets, and what must stay open until it is made.
     pub fn into_parts(self) -> (Plan, Files, Vec<OwnedFd>) {
-        let mut sources: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(AsFd::as_fd).collect();
-        let into_cgroup = if self.into_cgroup { sources.pop() } else { None };
-        let files = Files::new(&sources, &self.targets, into_cgroup);
+        let sources: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(AsFd::as_fd).collect();
+        // Only who has a cgroup of its own is born in it, and needs no keeper.
+        let files = Files::new(&sources, &self.targets, None);
         (self.plan, files, self.descriptors)
     }
 }
