@@ -51,10 +51,10 @@ class ClusterOptions:
     """After this the cluster ends a sandbox in any case, the last of all stops."""
     unschedulable_s: float = 15.0
     """How long the scheduler may find no place before that is `Capacity`. More where nodes are added on demand."""
-    scheduler_silence_s: float = 60.0
+    scheduler_silence_s: float = 300.0
     """How long no scheduler may say anything of a pod, nor of others of this client that came before it or soon after,
-    before that is `NotReady`. More where many pods of others queue before the scheduler. A scheduler that the spec names, and
-    of which this client has never heard, has `unschedulable_s`."""
+    before that is `NotReady`: on a shared cluster thousands of others' pods may stand before ours in a queue that is alive.
+    A scheduler that the spec names, and of which this client has never heard, has `unschedulable_s`."""
     pull_patience_s: float = 60.0
     """How long a failing pull may be tried again by the node when the reason may pass (a registry that is down). A
     reference with nothing behind it fails at once."""
