@@ -32,7 +32,12 @@ pub fn scan() -> Vec<Entry> {
 
 /// One process, if it is there.
 pub fn read(pid: u32) -> Option<Entry> {
-    parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    entry(pid, &std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// gVisor says 0 of one that is just being reaped: it is gone, and whoever has no parent is no child of it.
+fn entry(pid: u32, stat: &[u8]) -> Option<Entry> {
+    parse(stat).filter(|entry| entry.pid == pid)
 }
 
 /// The name is in parentheses and may hold anything, parentheses and newlines included: the last one ends it.
@@ -103,5 +108,13 @@ mod tests {
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b")("), None);
         assert_eq!(parse(b"1 (x) S"), None);
+    }
+
+    /// Its children would be those who have no parent, process 1 first of all.
+    #[test]
+    fn one_that_is_being_reaped_is_gone() {
+        let rest = b"(sleep) Z 7 5 5 0 -1 4 5 6 7 8 10 20 30 40 20 0 1 0 99\n";
+        assert_eq!(entry(42, &[b"0 ", &rest[..]].concat()), None);
+        assert_eq!(entry(42, &[b"42 ", &rest[..]].concat()).map(|entry| entry.ppid), Some(7));
     }
 }
