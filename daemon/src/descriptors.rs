@@ -1,4 +1,4 @@
-//! Descriptors: copied, opened for good, and sent over a local socket with the bytes of a message.
+//! Descriptors: copied, opened, and sent over a local socket with the bytes of a message.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,16 +40,21 @@ pub fn send(socket: impl AsFd, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> rustix
     rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
-/// Wait for bytes, and append the descriptors that come with them. No bytes: the peer has closed.
+/// Take bytes, and append the descriptors that come with them. Waits, unless `flags` say not to. No bytes: the peer has closed.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> rustix::io::Result<usize> {
+pub fn receive(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
     let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(&socket, &mut parts, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)
     })?;
     for item in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {

@@ -4,7 +4,6 @@ mod seccomp;
 
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -116,7 +115,7 @@ impl Confinement {
     /// Put the calling process under the filter, for good, and with it all that it will start. Returns what is left to be
     /// applied in each child.
     ///
-    /// The kernel looks at every system call there is when it takes a filter, which costs as much as a short command.
+    /// The kernel looks at every system call there is when it takes a filter, which costs about a tenth of a short command.
     ///
     /// # Errors
     /// No memory, or the process lacks the right to.
@@ -176,7 +175,7 @@ impl Rules {
 
 fn set_groups(groups: &[u32]) -> rustix::io::Result<()> {
     // SAFETY: the pointer and the length are those of one slice of 32-bit group ids, which is what the kernel reads.
-    outcome(unsafe { raw::call(libc::SYS_setgroups, [groups.len(), groups.as_ptr() as usize, 0, 0]) })
+    raw::outcome(unsafe { raw::call(libc::SYS_setgroups, [groups.len(), groups.as_ptr() as usize, 0, 0]) }).map(drop)
 }
 
 fn install(filter: &[libc::sock_filter]) -> rustix::io::Result<()> {
@@ -185,14 +184,10 @@ fn install(filter: &[libc::sock_filter]) -> rustix::io::Result<()> {
         filter: filter.as_ptr().cast_mut(),
     };
     // SAFETY: the kernel copies the program, whose length is that of the slice, and does not write to it.
-    outcome(unsafe {
+    raw::outcome(unsafe {
         raw::call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER as usize, 0, (&raw const program) as usize, 0])
     })
-}
-
-/// A raw call's result. Not libc's `errno`: the parent, whose memory this is, may be using that.
-fn outcome(result: isize) -> rustix::io::Result<()> {
-    if result >= 0 { Ok(()) } else { Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))) }
+    .map(drop)
 }
 
 /// Take from this process' bounding set, and so from everything it will ever start, what no command may have. The

@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::net::RecvFlags;
+
 use crate::descriptors::{self, BATCH};
 use crate::error::{Code, Error, Result};
 
@@ -23,7 +25,7 @@ pub fn send_text(link: impl AsFd, text: &[u8], batch: &[BorrowedFd<'_>]) -> rust
 /// Wait for one message, append its descriptors and give its text.
 pub fn receive(link: impl AsFd, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<u8>> {
     let mut text = [0_u8; TEXT_BYTES];
-    let count = descriptors::receive(link, &mut text, descriptors)
+    let count = descriptors::receive(link, &mut text, descriptors, RecvFlags::empty())
         .map_err(|errno| Error::system("receive from the host", errno))?;
     if count == 0 {
         return Err(Error::new(Code::Gone, "the host has closed the link"));

@@ -164,11 +164,9 @@ pub unsafe fn start(block: *mut Block, birth: Birth) -> rustix::io::Result<u32> 
     }
     // SAFETY: the block and its stack are kept until `busy` is cleared; `child` never returns and keeps to raw system
     // calls on what the block owns.
-    let result = unsafe { raw::clone3(&args, child, block.cast()) };
-    match u32::try_from(result) {
-        Ok(pid) => Ok(pid),
+    match raw::outcome(unsafe { raw::clone3(&args, child, block.cast()) }) {
         // Kernels and filters that refuse `clone3` have the older call.
-        Err(_) if result == -(libc::ENOSYS as isize) && into_cgroup.is_none() => {
+        Err(Errno::NOSYS) if into_cgroup.is_none() => {
             let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD | told;
             // SAFETY: as above; the stack grows down from its end.
             let pid = unsafe {
@@ -177,15 +175,14 @@ pub unsafe fn start(block: *mut Block, birth: Birth) -> rustix::io::Result<u32> 
             };
             u32::try_from(pid).map_err(|_| last_errno())
         }
-        Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
+        made => made.and_then(|pid| u32::try_from(pid).map_err(|_| Errno::IO)),
     }
 }
 
 /// A raw call whose failure is an errno.
 fn system(number: i64, arguments: [usize; 4]) -> Result<usize, c_int> {
     // SAFETY: called only below, with numbers and pointers into the block.
-    let result = unsafe { raw::call(number, arguments) };
-    usize::try_from(result).map_err(|_| c_int::try_from(-result).unwrap_or(libc::EIO))
+    raw::outcome(unsafe { raw::call(number, arguments) }).map_err(Errno::raw_os_error)
 }
 
 extern "C" fn child(block: *mut c_void) -> c_int {

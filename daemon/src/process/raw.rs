@@ -3,6 +3,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use rustix::io::Errno;
+
 /// `struct clone_args` of `clone3(2)`, as of Linux 5.7.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -98,4 +100,10 @@ pub unsafe fn call(number: i64, arguments: [usize; 4]) -> isize {
         );
     }
     result
+}
+
+/// What a raw call has returned. Not libc's `errno`: the parent, whose memory this is, may be using that.
+pub fn outcome(result: isize) -> rustix::io::Result<usize> {
+    let errno = || Errno::from_raw_os_error(i32::try_from(result.unsigned_abs()).unwrap_or(libc::EIO));
+    usize::try_from(result).map_err(|_| errno())
 }

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use crate::confinement::Identity;
 use crate::descriptors;
@@ -61,7 +62,7 @@ impl Received {
     pub fn wait(line: &OwnedFd) -> Option<rustix::io::Result<Self>> {
         let (mut bytes, mut filled, mut descriptors) = (vec![0; READ_BYTES], 0, Vec::new());
         loop {
-            match descriptors::receive(line, &mut bytes[filled..], &mut descriptors) {
+            match descriptors::receive(line, &mut bytes[filled..], &mut descriptors, RecvFlags::empty()) {
                 Ok(count) if count > 0 => filled += count,
                 _ => return None,
             }
