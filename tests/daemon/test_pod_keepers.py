@@ -74,6 +74,7 @@ def test_a_reset_leaves_no_keeper_of_before(box: Box) -> None:
     """A keeper is as its daemon was when it was made: what is made anew for an episode must be new for it, too."""
     box.text("true")
     before = _keepers(box)
-    box.call(t="reset")
+    done = box.call(t="reset")
+    assert (done["t"], done["killed"]) == ("ok", 0), "they are nobody's loss"
     assert box.text("pwd") == "/tmp"
     assert not before & _keepers(box)

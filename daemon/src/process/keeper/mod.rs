@@ -90,6 +90,11 @@ impl Keeper {
                 Err(errno) => return Err(errno),
             }
         }
+        self.told()
+    }
+
+    /// Its first word on the order that it has.
+    fn told(&self) -> rustix::io::Result<Option<u32>> {
         self.wait(PollFlags::IN)?;
         match self.read() {
             Some(Word::Started(pid)) => Ok(Some(pid)),
@@ -134,5 +139,84 @@ impl Keeper {
             Err(Errno::AGAIN) => Some(Word::Nothing),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::{Child, Command};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::process::WaitOptions;
+
+    use super::*;
+    use crate::confinement::{Confinement, Identity};
+    use crate::process::child::{self, Block, Files, Plan, Stack};
+    use crate::process::launch::Launch;
+    use crate::process::program::{Environment, Program};
+
+    fn plan() -> Plan {
+        let program = Program::from_argv(&[b"/nowhere"], &Environment::default()).unwrap();
+        Plan { program, terminal: false, identity: Identity { uid: 0, gid: 0, groups: Vec::new() } }
+    }
+
+    /// A keeper whose place a shell has, with the keeper's end of the line as its standard input.
+    fn played_by(script: &str) -> (Keeper, Child) {
+        let flags = SocketFlags::CLOEXEC;
+        let (line, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let player = Command::new("sh").args(["-c", script]).stdin(theirs).spawn().unwrap();
+        rustix::io::ioctl_fionbio(&line, true).unwrap();
+        let birth = Birthplace::new().unwrap();
+        (Keeper { pid: player.id(), line, birth, charge: Charge::new(player.id()) }, player)
+    }
+
+    fn start(keeper: &mut Keeper) -> rustix::io::Result<Option<u32>> {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let launch = Launch { plan: plan(), stdio: [null.as_fd(); 3], extra: &[], cwd: null.as_fd(), leaf: None };
+        keeper.start(&Order::new(&launch).unwrap())
+    }
+
+    /// The kernel writes the number of a child down before it runs.
+    #[test]
+    fn a_birth_is_known_to_whoever_shares_the_place() {
+        let (birth, stack) = (Birthplace::new().unwrap(), Stack::new().unwrap());
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let open_files = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        let rules = Rules { confinement: Arc::new(Confinement::none()), open_files };
+        let files = Files::new(&[null.as_fd(); 4], &[0, 1, 2], None);
+        let block = Box::into_raw(Box::new(Block::new(plan(), files, rules, Arc::default(), stack)));
+        assert_eq!(birth.pid(), None);
+        // SAFETY: from `into_raw`, freed below when the child is dead.
+        let made = unsafe { child::start(block, birth.as_ptr()) }.unwrap();
+        assert_eq!(birth.pid(), Some(made));
+        rustix::process::waitpid(tree::pid_of(made), WaitOptions::empty()).unwrap();
+        // SAFETY: from `into_raw`, and the child that read it is dead.
+        drop(unsafe { Box::from_raw(block) });
+    }
+
+    /// Killed between making the leader and telling of it: there is one, and it is not made again.
+    #[test]
+    fn a_leader_whose_keeper_could_not_tell_of_it_is_found() {
+        let (mut keeper, mut player) = played_by("head -c 1 >/dev/null");
+        assert_eq!(start(&mut keeper), Ok(None), "it took the order, made nobody and is gone");
+        // SAFETY: the place lives as long as its keeper.
+        unsafe { keeper.birth.as_ptr().write_volatile(4242) };
+        assert_eq!(keeper.told(), Ok(Some(4242)));
+        player.wait().unwrap();
+    }
+
+    /// Whoever has stopped a keeper, a start does not wait for ever.
+    #[test]
+    fn a_stopped_keeper_is_told_to_go_on_while_it_is_waited_for() {
+        let (done, waited) = mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut keeper, mut player) = played_by("kill -STOP $$; head -c 1 >/dev/null");
+            let started = start(&mut keeper);
+            player.wait().unwrap();
+            done.send(started).unwrap();
+        });
+        assert_eq!(waited.recv_timeout(Duration::from_secs(60)), Ok(Ok(None)));
     }
 }
